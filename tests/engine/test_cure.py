@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from exportdoctor.cli.main import run as command_line
 from exportdoctor.core.errors import UsageError
@@ -27,6 +28,7 @@ from exportdoctor.engine.probe_driver import ProbeDriver
 from exportdoctor.report import wording
 from exportdoctor.shims import SOUNDNESS, Cure, ExportCall, Shim, apply_shims, export_program, find
 from exportdoctor.store.runs import read_run
+from exportdoctor.worker.attempt.fixed_axes import find_fixed_axes
 from exportdoctor.worker.translate.onnx_session import OnnxSession
 from scanning import scan_file
 
@@ -283,6 +285,166 @@ def test_only_what_says_that_it_is_specialised_may_refuse_other_sizes() -> None:
     specialised = run_search(failing_part(1, {"a": 1}, lambda _: REFUSED), (shim("a", 1, soundness="specialised"),))
     assert specialised.prescription is not None
     assert specialised.prescription.soundness == "specialised"
+
+
+def _drawn(kind: Any, refusal: str = "") -> Agreement:
+    return Agreement(inputs=f"drawn {kind}", kind=kind, made_up=True, refused=bool(refusal), trouble=refusal)
+
+
+@pytest.mark.parametrize(
+    ("rows", "shown"),
+    [
+        ((_drawn("whole_numbers", "Guard failed: int__0_0.size()[0] >= 4"), _drawn("whole_numbers")), "precondition"),
+        ((_drawn("sizes", "Guard failed: x.size()[0] >= 4"), _drawn("sizes")), "precondition"),
+        ((_drawn("sizes", "Guard failed: x.size()[0] == 2"), _drawn("sizes")), "specialised"),
+        ((_drawn("sizes", "Guard failed: x.size()[0] <= 4"), _drawn("values")), "specialised"),
+        ((_drawn("values", "Runtime assertion failed"), _drawn("sizes")), "specialised"),
+        ((_drawn("sizes", "Guard failed: x.size()[0] == y.size()[0]"), _drawn("sizes")), "precondition"),
+        ((_drawn("size_one_or_zero", "Guard failed: x.size()[0] >= 2"), _drawn("sizes")), "signature"),
+        ((_drawn("sizes"), _drawn("values")), "signature"),
+    ],
+)
+def test_a_refused_set_is_a_condition_and_fixes_only_what_no_other_set_shows_as_free(
+    rows: tuple[Agreement, ...], shown: str
+) -> None:
+    numbers = (RIGHT[0], *rows)
+    search = run_search(failing_part(1, {"a": 1}, lambda _: numbers), (shim("a", 1, soundness="signature"),))
+    assert search.prescription is not None
+    assert search.prescription.soundness == shown
+
+
+def test_an_alternative_is_called_equally_sound_only_if_it_fixes_the_same_sizes() -> None:
+    fixed = {"a": ("batch",), "more": ("batch", "steps"), "alike": ("batch",)}
+    shims = tuple(shim(name, 1, soundness="specialised") for name in fixed)
+    whole = failing_part(1, dict.fromkeys(fixed, 1))
+
+    def answer(probe: Probe) -> Outcome:
+        (name,) = probe.shims or ("",)
+        return msgspec.structs.replace(whole(probe), fixed=fixed.get(name))
+
+    found = run_search(answer, shims).prescription
+    assert found is not None
+    assert found.shims == ("a",)
+    assert {one.shims[0]: one.why for one in found.alternatives} == {
+        "more": "also fixes `steps`",
+        "alike": "equally sound",
+    }
+
+
+OTHER_LAYOUT = Agreement(inputs="2 x 3, another layout", kind="layout", made_up=True, max_abs=3.0, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("soundness", ["exact", "signature", "precondition", "specialised"])
+def test_a_program_that_is_wrong_in_another_memory_layout_alone_is_a_cure_with_that_condition(soundness: str) -> None:
+    part = failing_part(1, {"a": 1}, lambda _: (RIGHT[0], OTHER_LAYOUT, RIGHT[1]))
+    found = run_search(part, (shim("a", 1, soundness=soundness),)).prescription
+    assert found is not None
+    assert found.soundness == ("specialised" if soundness == "specialised" else "precondition")
+    assert found.proof is not None
+    assert (found.proof.inputs_tried, found.proof.max_abs_diff) == (2, 1e-7)
+    (note,) = found.proof.notes
+    assert note.startswith("valid only if the inputs have the memory layout of the example's")
+    assert "2 x 3, another layout: its outputs differ from eager's by 3.0e+00" in note
+
+
+def test_what_is_right_in_any_memory_layout_comes_first() -> None:
+    shims = (shim("one", 1, soundness="precondition"), shim("any", 1, soundness="precondition"))
+    numbers = {frozenset({"one"}): (RIGHT[0], OTHER_LAYOUT), frozenset({"any"}): RIGHT}
+    found = run_search(failing_part(1, {"one": 1, "any": 1}, lambda names: numbers[names]), shims).prescription
+    assert found is not None
+    assert found.shims == ("any",)
+
+
+@pytest.mark.parametrize("kind", ["layout", "values"])
+def test_wrong_numbers_of_any_other_kind_are_no_condition(kind: Any) -> None:
+    rows = (RIGHT[0], OTHER_LAYOUT, Agreement(inputs="drawn", kind=kind, made_up=True, max_abs=3.0, tolerance=1e-4))
+    search = run_search(failing_part(1, {"a": 1}, lambda _: rows), (shim("a", 1),))
+    assert (search.prescription is not None) == (kind == "layout")
+
+
+FRAMES = '''
+import torch
+from torch import nn
+from torch.export import Dim
+
+class Frames(nn.Module):
+    """Overlapping frames as a view, by the strides of its input."""
+
+    def forward(self, x):
+        count, (row, step) = (x.shape[1] - 4) // 2 + 1, x.stride()
+        return x.as_strided((x.shape[0], count, 4), (row, step * 2, step)) * 2
+
+def build():
+    return Frames().eval(), (torch.randn(3, 16),), {}, {"x": {0: Dim("batch"), 1: Dim("time", min=4)}}
+'''
+
+
+@pytest.mark.slow
+def test_a_cure_that_keeps_strides_is_offered_with_its_condition(tmp_path: Path) -> None:
+    (tmp_path / "frames.py").write_text(FRAMES)
+    report = scan_file(tmp_path / "frames.py", cure=True)
+    (part,) = report.parts
+    assert part.verdict == "cured"
+    told = " ".join(wording.prescription(part, report))
+    assert "Valid only if the inputs have the memory layout of the example's" in told
+    assert "under a condition" in wording.cure(part)
+
+
+class Rows(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.cumsum(1) * int(x.shape[0])
+
+
+@pytest.mark.parametrize(
+    ("shims", "fixed"), [(("static-dim",), ("rows", "steps")), (("auto-dims",), ("rows",)), (("len-as-size",), ())]
+)
+def test_the_sizes_that_a_program_has_as_constants_are_those_of_its_inputs(
+    shims: tuple[str, ...], fixed: tuple[str, ...]
+) -> None:
+    module = Rows() if fixed else nn.ReLU()
+    sizes = {0: torch.export.Dim("rows"), 1: torch.export.Dim("steps")}
+    shapes = {"input" if not fixed else "x": sizes}
+    call = ExportCall(module=module, args=(torch.randn(3, 5),), dynamic_shapes=shapes)
+    (name,) = shapes
+    axes = {"rows": (f"{name}[0]",), "steps": (f"{name}[1]",)}
+    with apply_shims([find(one) for one in shims] if fixed else [], call) as given:
+        assert find_fixed_axes(export_program(given), call, given, axes) == fixed
+
+
+STRIDED = '''
+import torch
+from torch import nn
+from torch.export import Dim
+
+class Strided(nn.Module):
+    """Lengths after a convolution: rows of zeros beyond the longest are cut."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(3, 4, 3, stride=2, padding=1)
+
+    def forward(self, x, lengths):
+        rows = self.conv(x).transpose(1, 2)
+        lengths = (lengths - 1) // 2 + 1
+        keep = int(lengths.max())
+        mask = torch.arange(keep)[None] < lengths[:, None]
+        return rows[:, :keep] * mask[..., None]
+
+def build():
+    torch.manual_seed(0)
+    dims = {"x": {0: Dim("batch"), 2: Dim("time", min=4)}, "lengths": {0: Dim("batch")}}
+    return Strided().eval(), (torch.randn(2, 3, 17), torch.tensor([17, 9])), {}, dims
+'''
+
+
+def test_a_program_that_refuses_one_row_fixes_no_size(tmp_path: Path) -> None:
+    (tmp_path / "strided.py").write_text(STRIDED)
+    (part,) = scan_file(tmp_path / "strided.py", cure=True).parts
+    assert part.prescription is not None
+    assert part.prescription.proof is not None
+    assert part.prescription.proof.refused
+    assert part.prescription.soundness == "precondition"
+    assert "under a condition" in wording.cure(part)
 
 
 def test_a_specialised_program_whose_outputs_have_another_shape_than_eagers_is_no_cure() -> None:

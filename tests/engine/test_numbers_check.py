@@ -45,6 +45,35 @@ class Counter(nn.Module):
         return self.layer(x) * self.calls
 
 
+class Ring(nn.Module):
+    # its cache is a buffer, which the program updates; where it writes is a number of Python
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(8, 4))
+        self.seen, self.asked = 0, 0
+
+    def forward(self, x):
+        where = (torch.arange(x.shape[0]) + self.seen) % 8
+        self.kept.index_copy_(0, where, x)
+        self.seen += x.shape[0]
+        self.asked += 1
+        return x * 2
+
+
+class Listed(nn.Module):
+    # not its counter changes what it gives, but how long its list is
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.found = 0, []
+
+    def forward(self, x):
+        self.calls += 1
+        self.found.append(x.shape[0])
+        return x * len(self.found)
+
+
 class Scaled(nn.Module):
     def forward(self, x):
         return x * (2 if torch.compiler.is_exporting() else 3)
@@ -62,6 +91,14 @@ class Right(nn.Module):
 
 def counter():
     return Counter(), (torch.randn(3, 4),)
+
+
+def ring():
+    return Ring(), (torch.randn(3, 4),)
+
+
+def listed():
+    return Listed(), (torch.randn(3, 4),)
 
 
 def scaled():
@@ -124,11 +161,23 @@ def test_a_wrong_program_is_a_finding_with_the_command_that_looks_further(report
     assert part.numbers.verdict == "differs"
     assert (finding.kind, finding.stage) == ("numbers", "numbers")
     assert finding.locate == f"exportdoctor numbers {models}:counter"
-    assert "eager keeps state" in finding.exception.message
+    assert "eager keeps state in calls (models.py:15), and the program has" in finding.exception.message
     assert [(one.status, one.stages) for one in part.modules] == [
         ("fails_own", {"export": "pass", "numbers": "fail"}),
         ("pass", {"export": "pass"}),
     ]
+
+
+def test_the_number_that_a_program_has_fixed_is_named_where_a_buffer_differs(models: Path) -> None:
+    (finding,) = scan_file(models, factory="ring").findings
+    message = finding.exception.message
+    assert "leaves the buffers kept otherwise than eager: eager keeps state in seen (models.py:30)" in message
+    assert "asked" not in message
+
+
+def test_a_number_that_is_not_why_a_program_differs_is_not_named(models: Path) -> None:
+    (finding,) = scan_file(models, factory="listed").findings
+    assert finding.exception.message.endswith(": eager keeps state")
 
 
 @pytest.mark.parametrize("form", sorted(FORMS))

@@ -7,8 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from exportdoctor.core.failure.finding import ExceptionRecord
+from exportdoctor.core.failure.finding import ExceptionRecord, Finding
 from exportdoctor.core.failure.kinds import FailureKind
+from exportdoctor.core.failure.messages import violation_entries, with_one_violation
 from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 from exportdoctor.report.wording import findings as wording
 from exportdoctor.report.wording.shim_tries import rest_note, violated_dims
@@ -28,9 +29,37 @@ class Counted(nn.Module):
         rows = self.rnn(x)[0]
         return rows[torch.arange(len(x)), 0]
 
-def build():
-    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("steps")}
-    return Counted().eval(), (torch.randn(3, 7, 4),), {}, {"x": sizes}
+class Back(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.LSTM(4, 4, batch_first=True)
+
+    def forward(self, x):
+        window, wave = torch.hann_window(16), self.rnn(x)[0].flatten(1)
+        spectrum = torch.stft(wave, 16, 4, window=window, return_complex=True)
+        return torch.istft(spectrum, 16, 4, window=window, length=x.shape[1])
+
+class Called(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.LSTM(4, 4, batch_first=True)
+
+    def forward(self, x):
+        return self.rnn(x)[0]
+
+class Twice(nn.Module):
+    def forward(self, x):
+        rows = x * len(x)
+        return rows * int(x.shape[1])
+
+def given(module, steps=7):
+    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("steps", min=2)}
+    return module.eval(), (torch.randn(3, steps, 4),), {}, {"x": sizes}
+
+def build(): return given(Counted())
+def back(): return given(Back(), 70)
+def called(): return given(Called())
+def twice(): return given(Twice())
 """
 
 
@@ -58,6 +87,43 @@ def test_of_several_dimensions_the_line_is_that_of_one() -> None:
     assert wording.guard(both).startswith("A guard of one of these dimensions (the others may have theirs at other")
     one = ExceptionRecord(type=fact.type, message=violated("batch").failure.exceptions[0].message)  # type: ignore[union-attr]
     assert wording.guard(msgspec.structs.replace(both, exception=one)).startswith("The guard was added at")
+
+
+def test_a_message_of_several_dimensions_is_split_by_their_lines() -> None:
+    head = 'Constraints violated (batch, steps)! For more information, run with TORCH_LOGS="+dynamic".'
+    first, second = "- You marked batch as dynamic but it is constant (3).", "- Not all values of steps are so."
+    message = f"{head}\n  {first}\n  {second}\nSuggested fixes:\n  batch = 3"
+    assert violation_entries(message) == {"batch": first, "steps": second}
+    assert violated_dims(violated("steps")) == ("steps",)
+    told = with_one_violation(message, second)
+    assert told.startswith("Constraints violated (steps)!")
+    assert second in told
+    assert "batch" not in told
+    assert with_one_violation("something else", second) == "something else"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("factory", "found"),
+    [
+        ("build", {("", "len"), ("rnn", "LSTM")}),
+        ("back", {("", "istft"), ("rnn", "LSTM")}),
+        ("called", {("rnn", "LSTM")}),
+        ("twice", {("", "len"), ("", "int")}),
+    ],
+)
+def test_each_line_that_fixes_a_size_is_a_finding(tmp_path: Path, factory: str, found: set[tuple[str, str]]) -> None:
+    path = tmp_path / "counted.py"
+    path.write_text(COUNTED)
+    report = scan_file(path, factory=factory)
+    seen = {(one.module, next(word for _, word in found if _is_at(word, one))) for one in report.findings}
+    assert seen == found
+    assert len(report.findings) == len(found)
+
+
+def _is_at(word: str, finding: Finding) -> bool:
+    """Whether a finding is at a line with that call, or in that module."""
+    return finding.module_class == word or (finding.guard is not None and f"{word}(" in finding.guard.source)
 
 
 @pytest.mark.slow

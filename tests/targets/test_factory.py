@@ -104,6 +104,18 @@ def test_every_form_that_the_design_promises_is_accepted(tmp_path: Path, returne
         ("{'module': M(1, 1), 'inputs': ()}", "unknown keys inputs"),
         ("{'module': M(1, 1), 'more_inputs': 3}", "more_inputs are an int"),
         ("{'module': M(1, 1), 'more_inputs': [3]}", "more_inputs[0] are an int"),
+        ("M(1, 1)", "returned a M"),
+        ("M", "the class M"),
+        ("(M(1, 1), {'input': torch.ones(1)})", "args are a dict"),
+        ("(M(1, 1), None)", "args are None"),
+        ("(M(1, 1), (torch.ones(2, 1),), {'input': {0: torch.export.Dim('rows')}})", "kwargs hold Dim('rows'"),
+        ("(M(1, 1), (torch.ones(2, 1),), ({0: torch.export.Dim('rows')},))", "kwargs hold Dim('rows'"),
+        ("(M(1, 1), (torch.ones(2, 1),), {'input': [2 * torch.export.Dim('half'), None]})", "kwargs hold"),
+        ("(M(1, 1), (torch.ones(2, 1),), {'input': {0: torch.export.Dim.AUTO}})", "kwargs hold DimHint(AUTO)"),
+        ("(M(1, 1), (torch.ones(2, 1),), torch.export.ShapesCollection())", "kwargs hold a ShapesCollection"),
+        ("(M(1, 1), {'input': {0: torch.export.Dim('rows')}})", "args hold Dim('rows'"),
+        ("(M(1, 1), (torch.ones(2, 1),), {}, [((torch.ones(3, 1),), {})])", "dynamic_shapes hold a tensor"),
+        ("(one for one in ())", "returned a generator"),
     ],
 )
 def test_nonsense_is_named_in_one_line(tmp_path: Path, returned: str, said: str) -> None:
@@ -111,6 +123,26 @@ def test_nonsense_is_named_in_one_line(tmp_path: Path, returned: str, said: str)
         build_part(write(tmp_path, f"def build(): return {returned}\n"))
     assert said in caught.value.message
     assert "\n" not in caught.value.line()
+
+
+@pytest.mark.parametrize(
+    ("factory", "said", "advice"),
+    [
+        ("async def build(): return M(1, 1), ()", "returned a coroutine", "def, not async def"),
+        ("def build(): yield M(1, 1), ()", "returned a generator", "return in the factory, not yield"),
+        ("def build(width): return M(1, 1), ()", "missing a required argument: 'width'", "without arguments"),
+        ("def build(): return M(1, 1), (torch.ones(2, 1),), {'input': {0: torch.export.Dim('rows')}}",
+         "kwargs hold Dim('rows'", "(module, args, {}, dynamic_shapes)"),
+    ],
+)  # fmt: skip
+def test_a_near_miss_of_a_factory_is_told_with_what_to_write(
+    tmp_path: Path, factory: str, said: str, advice: str
+) -> None:
+    with pytest.raises(TargetError) as caught:
+        build_part(write(tmp_path, f"{factory}\n"))
+    assert said in caught.value.message
+    assert advice in (caught.value.hint or "")
+    assert caught.value.exit_code == 3
 
 
 def test_a_factory_that_raises_shows_its_own_stack_and_none_of_ours(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sympy  # type: ignore[import-untyped]
@@ -63,7 +64,7 @@ def test_rows_in_pairs_are_multiples_of_two_by_the_line_of_the_view() -> None:
 @pytest.mark.night
 def test_a_length_of_one_that_takes_another_way_is_wrong_in_every_stage_and_has_its_line() -> None:
     result = domain_of("length_one")
-    assert words(result)["length"] == "0 to 32768; wrong at 1"
+    assert words(result)["length"] == "0 to 32768 (as declared); wrong at 1"
     assert outcomes(result, "length 1") == ("answers", "wrong", "wrong", "wrong")
     assert source_of(result, "length 1") == "if x.shape[1] == 1:"
     assert outcomes(result, "length 32769")[1:3] == ("refuses", "refuses")
@@ -241,6 +242,49 @@ def test_a_file_that_is_no_program_is_refused_in_one_line(tmp_path: Path) -> Non
 def test_sizes_are_told_as_a_rule(taken: list[int], highest: int | None, text: str) -> None:
     axis = SizeAxis(name="n", example=6, until=130)
     assert sizes_in_words(describe_sizes(axis, taken, highest)) == text
+
+
+@pytest.mark.parametrize(
+    ("declared", "found", "text"),
+    [
+        ((2, 100), {"lowest": 1, "highest": 100, "ends_by_runs": (1,)},
+         "1 to 100 (declared: 2 to 100; an operation refuses less)"),
+        ((None, 100), {"highest": 100}, "0 to 100 (as declared)"),
+        ((4, 100), {"lowest": 4, "highest": 60, "ends_by_runs": (60,)},
+         "4 to 60 (declared: 4 to 100; an operation refuses more)"),
+        ((4, None), {"lowest": 4}, "≥ 4 (as declared)"),
+        ((None, 100), {"only": (6,)}, "6 only (declared: ≤ 100)"),
+        ((None, None), {"lowest": 2}, "≥ 2"),
+    ],
+)  # fmt: skip
+def test_sizes_are_told_with_what_was_declared(
+    declared: tuple[int | None, int | None], found: dict[str, Any], text: str
+) -> None:
+    assert sizes_in_words(SizeAxis(name="n", example=6, until=130, declared=declared, **found)) == text
+
+
+class Summed(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.cumsum(0) * x.shape[0]
+
+
+@pytest.mark.parametrize(("least", "most"), [(2, 100), (4, 1000), (None, 87), (5, None), (None, 129), (None, 5000)])
+def test_a_declared_end_is_no_operations(least: int | None, most: int | None) -> None:
+    bounds = {name: size for name, size in (("min", least), ("max", most)) if size is not None}
+    shapes = {"x": {0: torch.export.Dim("rows", **bounds)}}
+    part = BuiltPart(
+        name="default", title="", module=Summed(), prefix="", args=(torch.randn(15, 2),), kwargs={},
+        dynamic_shapes=shapes, axes={"rows": ("x[0]",)},
+    )  # fmt: skip
+    call = call_for_part(part)
+    with record_guards() as log:
+        search = make_search(part, call, export_program(call), log)
+        search.plan()
+    search.ask_eager(InputSet(title="", kind="example", calls=(), results=()))
+    (axis, _) = search.finish().axes
+    assert (axis.highest, axis.ends_by_runs, axis.declared) == (most, (), (least, most))
+    assert "operation" not in sizes_in_words(axis)
+    assert "declared" in sizes_in_words(axis)
 
 
 def test_conditions_are_told_as_people_write_them() -> None:

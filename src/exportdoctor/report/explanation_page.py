@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from exportdoctor.core.failure.explanations import Rewrite, documented_limit, explain
+from exportdoctor.core.failure.explanations import Explanation, Rewrite, documented_limit, explain
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import KINDS, FailureKind
 from exportdoctor.core.failure.statement_forms import statement_form
@@ -16,7 +16,7 @@ from exportdoctor.core.run.report import Report
 from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas, Style
 from exportdoctor.report.markdown_text import escape_line, fence
-from exportdoctor.report.wording import rewrites, scripted_modules
+from exportdoctor.report.wording import operators, rewrites, scripted_modules
 
 _DIFF_COLOURS = {"+": "green", "-": "red", "@": "dim"}
 
@@ -53,24 +53,16 @@ def finding_blocks(finding: Finding, report: Report, *, note: str = "") -> Itera
     yield Block("text", wording.exception_line(finding))
     if cure := rewrites.cured_by_shims(finding, report):
         yield Block("text", cure)
-    examples = not scripted_modules.is_torchscript(finding)
+    examples = bool(_examples_for(finding))
     yield from explanation_of(finding, note=note or rewrites.no_rewrite_works(finding.rewrites, examples=examples))
 
 
 def explanation_of(finding: Finding, *, note: str = "") -> Iterator[Block]:
     """Why a finding fails, the rewrites of its own line that were tried, and those of its kind."""
-    told = explain(finding.kind if finding.kind in KINDS else FailureKind.PYTHON_ERROR)
-    if scripted_modules.is_torchscript(finding):
-        told = replace(
-            told,
-            title=scripted_modules.TITLE,
-            paragraph=scripted_modules.PARAGRAPH,
-            next_step=scripted_modules.NEXT,
-            rewrites=(),
-        )
+    told = _explanation_for(finding)
     yield Block("section", f"{rewrites.WHY}: {told.title}")
     yield Block("text", told.paragraph)
-    if page := documented_limit(finding.kind, file=finding.file, op=finding.op):
+    if page := documented_limit(finding.kind, file=finding.file, op=finding.op, fixed_by=finding.fixed_by):
         yield Block("page", page)
     if finding.rewrites or note:
         yield Block("section", rewrites.OWN_LINE)
@@ -80,11 +72,31 @@ def explanation_of(finding: Finding, *, note: str = "") -> Iterator[Block]:
     for issue in finding.known_issues:
         if issue.workaround:
             yield Block("text", wording.issue_advice(issue))
-    chosen = told.rewrites_for(statement_form(finding)) if told.rewrites else ()
+    chosen = _examples_for(finding)
     if chosen:
         yield Block("section", f"{rewrites.EXAMPLES} ({told.kind})")
     for rewrite in chosen:
         yield from _example(rewrite)
+
+
+def _explanation_for(finding: Finding) -> Explanation:
+    """That of the finding's kind, as it holds for the finding."""
+    known = explain(finding.kind if finding.kind in KINDS else FailureKind.PYTHON_ERROR)
+    if not scripted_modules.is_torchscript(finding):
+        return operators.explanation_for(known, finding)
+    return replace(
+        known,
+        title=scripted_modules.TITLE,
+        paragraph=scripted_modules.PARAGRAPH,
+        next_step=scripted_modules.NEXT,
+        rewrites=(),
+    )
+
+
+def _examples_for(finding: Finding) -> tuple[Rewrite, ...]:
+    """The rewrites of its kind that fit the form of its statement, or its operator."""
+    told = _explanation_for(finding)
+    return told.rewrites_for(operators.form(finding) or statement_form(finding)) if told.rewrites else ()
 
 
 def own_line_blocks(finding: Finding, *, note: str = "") -> Iterator[Block]:

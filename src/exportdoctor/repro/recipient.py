@@ -34,7 +34,7 @@ class Recipient:
 
 def recipient_of(finding: Finding) -> Recipient:
     """Who should get a finding's bundle."""
-    page = documented_limit(finding.kind, file=finding.file, op=finding.op)
+    page = documented_limit(finding.kind, file=finding.file, op=finding.op, fixed_by=finding.fixed_by)
     if finding.kind in (FailureKind.LOAD, FailureKind.RUN):
         package = "onnxruntime"
     elif finding.kind is FailureKind.INVALID_DYNAMIC_SHAPES:

@@ -199,6 +199,28 @@ GUARDS = Hook(
 )
 
 
+def is_number_taken(frame: FrameType) -> bool:
+    """Whether this frame makes a number of a symbolic size, which fixes it."""
+    return frame.f_code.co_name == "guard_int" and frame.f_code.co_filename.endswith("sym_node.py")
+
+
+def _has_guard_int() -> bool:
+    from torch.fx.experimental.sym_node import SymNode
+
+    code = getattr(getattr(SymNode, "guard_int", None), "__code__", None)
+    return code is not None and bool(code.co_filename.endswith("sym_node.py"))
+
+
+NUMBERS = Hook(
+    id="numbers-of-sizes",
+    api="torch.fx.experimental.sym_node.SymNode.guard_int",
+    used_for="whether torch's own code fixes a size, below a call that could keep it symbolic",
+    lost="findings about such sizes are told as limits of the model's code",
+    seen_on=("2.13.0",),
+    is_there=_has_guard_int,
+)
+
+
 def sources_by_symbol(env: Any) -> dict[Any, tuple[str, ...]]:
     """Each backed symbol with the inputs that it is the size of, as `L['x'].size()[0]`."""
     return {
@@ -287,4 +309,4 @@ UNKNOWN_SIZES = Hook(
     is_there=_has_unknown_sizes,
 )
 
-HOOKS = (NEW_SYMBOLS, EVALUATION, EXPRESSIONS, CONDITION, GUARDS, SOURCES, UNKNOWN_SIZES)
+HOOKS = (NEW_SYMBOLS, EVALUATION, EXPRESSIONS, CONDITION, GUARDS, NUMBERS, SOURCES, UNKNOWN_SIZES)

@@ -51,6 +51,8 @@ def _kind_of_export(failure: Failure, *, legacy: bool) -> FailureKind:
     found = next(
         (rule.kind for rule in rules if fits(rule, evidence, op=op, made_by=made_by, unbacked=failure.unbacked)), None
     )
+    if found is None and failure.wrong_fake is not None:
+        return FailureKind.WRONG_FAKE_KERNEL
     return found or (FailureKind.TORCHSCRIPT_TRACE if legacy else FailureKind.PYTHON_ERROR)
 
 

@@ -24,7 +24,8 @@ class Evidence:
     `inner` are the lines from the innermost user frame on; `culprit` is the first of them, empty where there is none,
     and `evaluated` is the expression that was being evaluated there, or the whole source line where that is not known.
     `library` are the lines of installed libraries, their paths from the library's folder on; `own_code` says whether
-    the culprit is in none of them. `guard` is the source of the line that made a violated guard.
+    the culprit is in none of them. `guard` is the source of the line that made a violated guard,
+    `fixed_by_torch` whether torch's own code fixed the size.
     """
 
     exceptions: tuple[ExceptionFact, ...]
@@ -34,6 +35,7 @@ class Evidence:
     evaluated: str = ""
     own_code: bool = True
     guard: str = ""
+    fixed_by_torch: bool = False
 
     @property
     def culprit(self) -> str:
@@ -45,7 +47,13 @@ class Evidence:
         return any(re.search(pattern, fact.message, re.S) for fact in named)
 
 
-def evidence_of(exceptions: Sequence[ExceptionFact], frames: Sequence[Frame], guard: Frame | None = None) -> Evidence:
+def evidence_of(
+    exceptions: Sequence[ExceptionFact],
+    frames: Sequence[Frame],
+    guard: Frame | None = None,
+    *,
+    fixed_by_torch: bool = False,
+) -> Evidence:
     """The evidence in a chain of exceptions, outermost first, and the frames of its stack, innermost last."""
     entrances = [index for index, frame in enumerate(frames) if is_entrance(frame.file)]
     inside = list(frames[entrances[-1] + 1 :] if entrances else frames)
@@ -67,4 +75,5 @@ def evidence_of(exceptions: Sequence[ExceptionFact], frames: Sequence[Frame], gu
         evaluated="" if last is None else inside[last].expression or inside[last].source.strip(),
         own_code=last is not None and places[last] is None,
         guard=guard.source if guard is not None else "",
+        fixed_by_torch=fixed_by_torch,
     )

@@ -73,16 +73,21 @@ def next_step(kind: str) -> str:
     return (_explanations().get(kind) or explain(FailureKind.PYTHON_ERROR)).next_step
 
 
-def documented_limit(kind: FailureKind, *, file: str | None, op: str | None) -> str:
+def documented_limit(kind: FailureKind, *, file: str | None, op: str | None, fixed_by: str = "") -> str:
     """The page on which torch documents a failure as not supported; empty where there is none, or torch's code fails.
 
     `file` is where the user's code fails, which only what torch refuses before or after tracing has no need of; `op`
-    is the operator that raised.
+    is the operator that raised, `fixed_by` the function of torch whose code fixes a size.
     """
-    of_torch = file is None and not (kind.is_of_the_call or kind.is_found_after_tracing)
-    own_operator = (op or "").startswith(_OWN_OPERATORS) and kind == FailureKind.MISSING_FAKE_KERNEL
+    of_torch = bool(fixed_by) or (file is None and not (kind.is_of_the_call or kind.is_found_after_tracing))
+    own_operator = is_operator_of_torch(op) and kind == FailureKind.MISSING_FAKE_KERNEL
     known = _explanations().get(kind)
     return known.documented if known and not of_torch and not own_operator else ""
+
+
+def is_operator_of_torch(op: str | None) -> bool:
+    """Whether an operator of that name is one of torch's own, and no custom one."""
+    return (op or "").startswith(_OWN_OPERATORS)
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.records.outcome import Frame, GraphSlice, OpFact, Stage, SymbolOrigin
+from exportdoctor.core.records.outcome import Frame, GraphSlice, OpFact, Stage, SymbolOrigin, WrongFake
 
 Culprit = Literal["op", "python", "higher_order_op", "pytree", "dynamo", "call"]
 RewriteEnd = Literal["", "same", "further", "otherwise", "before"]
@@ -96,6 +96,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     `slice` is the part of the traced graph that leads to it, `slice_note` is why there is none. `behind` is the
     finding whose failure comes first and hides this one. `rewrites` are those of its line that `explain` has tried.
     `locate` is the command that finds where numbers begin to differ, where the part exports and its numbers do.
+    `fixed_by` is the function of torch whose own code takes a dynamic size as a number, which fixes it.
+    `wrong_fake` is an operator of torch before it whose fake result is not as its real one.
     `documented` is the page on which torch says that it does not support this; empty where it is not expected.
     """
 
@@ -137,3 +139,5 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     rewrites: tuple[TriedRewrite, ...] = ()
     locate: str = ""
     documented: str = ""
+    fixed_by: str = ""
+    wrong_fake: WrongFake | None = None

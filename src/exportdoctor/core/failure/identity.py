@@ -16,7 +16,7 @@ import msgspec
 from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS, FailureKind
-from exportdoctor.core.failure.messages import normalise, without_names
+from exportdoctor.core.failure.messages import normalise, with_one_violation, without_names
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.protocol.export import StageFailure
 from exportdoctor.core.records.outcome import Failure, Outcome, OutcomeStatus, SymbolOrigin
@@ -84,13 +84,44 @@ def refused_input(outcome: Outcome) -> str | None:
 
 
 def same_line(one: Outcome, other: Outcome) -> bool:
-    """Whether both fail, and the same line is to blame; where none is known, whether their signatures are equal."""
+    """Whether both fail, and the same line is to blame; where none is known, whether their signatures are equal, and
+    the same operation asked for the guards that they violate."""
     if one.passed or other.passed:
         return False
     lines = line_identity(one), line_identity(other)
     if not all(lines) or _is_of_one_statement(*lines):
-        return signature_of(one) == signature_of(other)
+        return signature_of(one) == signature_of(other) and _asker(one) == _asker(other)
     return lines[0] == lines[1]
+
+
+def _asker(outcome: Outcome) -> str:
+    """What asked for the guard that a failure violates; empty where it violates none."""
+    return outcome.failure.guarded_by if outcome.failure is not None else ""
+
+
+def each_violation(outcome: Outcome) -> tuple[Outcome, ...]:
+    """Of a failure that violates several dimensions one for each, with the guard of that dimension; else none."""
+    failure = outcome.failure
+    if failure is None:
+        return ()
+    return tuple(
+        msgspec.structs.replace(
+            outcome,
+            failure=msgspec.structs.replace(
+                failure,
+                exceptions=tuple(
+                    msgspec.structs.replace(fact, message=with_one_violation(fact.message, one.entry))
+                    for fact in failure.exceptions
+                ),
+                guard=one.guard,
+                guarded_by=one.guarded_by,
+                fixed_by=one.fixed_by,
+                guard_module=one.guard_module,
+                violations=(),
+            ),
+        )
+        for one in failure.violations
+    )
 
 
 def _is_of_one_statement(one: tuple[str, ...], other: tuple[str, ...]) -> bool:

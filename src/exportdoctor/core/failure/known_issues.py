@@ -42,6 +42,7 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     guard: str | None = None
     frames_needed: bool = False
     dynamic: bool | None = None
+    fixed_by_torch: bool | None = None
 
     @property
     def places(self) -> bool:
@@ -108,7 +109,7 @@ def match(
 
     `dynamic` = the attempt had dynamic shapes; `versions` by package.
     """
-    found = failure.exceptions, failure.frames, failure.guard
+    found = failure.exceptions, failure.frames, failure.guard, bool(failure.fixed_by)
     return _match(*found, failure.stage, exporter, dynamic, tuple(versions.items()))
 
 
@@ -117,12 +118,13 @@ def _match(
     exceptions: tuple[ExceptionFact, ...],
     frames: tuple[Frame, ...],
     guard: Frame | None,
+    fixed_by_torch: bool,
     stage: Stage,
     exporter: str,
     dynamic: bool,
     versions: tuple[tuple[str, str], ...],
 ) -> tuple[KnownIssueMatch, ...]:
-    evidence, installed = evidence_of(exceptions, frames, guard), dict(versions)
+    evidence, installed = evidence_of(exceptions, frames, guard, fixed_by_torch=fixed_by_torch), dict(versions)
     stages = {stage, "export"} if any(fact.name == "TorchExportError" for fact in exceptions) else {stage}
     found = [
         (strength, issue)
@@ -178,7 +180,7 @@ def _select_best(found: list[tuple[int, KnownIssueMatch]]) -> list[tuple[int, Kn
 def _strength(clause: Clause, evidence: Evidence, stages: set[Stage], exporter: str, dynamic: bool) -> int:
     if exporter not in clause.exporters or stages.isdisjoint(clause.stages):
         return 0
-    if clause.dynamic not in (None, dynamic):
+    if clause.dynamic not in (None, dynamic) or clause.fixed_by_torch not in (None, evidence.fixed_by_torch):
         return 0
     if not evidence.has_exception(names=clause.exceptions, pattern=clause.message):
         return 0

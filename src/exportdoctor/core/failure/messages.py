@@ -50,6 +50,9 @@ _VARYING = (
     (re.compile(r"\b\d+\b"), "<n>"),
     (re.compile(r"(?:<n>,\s*)+<n>"), "<n>"),
 )
+VIOLATED = re.compile(r"Constraints violated \((.*?)\)!")
+"""The dimensions that a constraint violation names."""
+
 _USERS_NAMES = (
     (re.compile(r"<class '[^']*'>"), "<class>"),
     (re.compile(r"<function .*?(?:>|$)"), "<function>"),
@@ -102,6 +105,22 @@ def suggested_fixes(message: str) -> list[str]:
     """The lines `name = value` that torch proposes for the dynamic shapes."""
     block = message.partition(_FIXES)[2].strip().split("\n\n")[0]
     return [line.strip() for line in block.splitlines() if " = " in line]
+
+
+def violation_entries(message: str) -> dict[str, str]:
+    """The lines of a constraint violation that are about one of the dimensions that it names, by dimension."""
+    found = VIOLATED.search(message)
+    names = [name.strip() for name in found[1].split(", ")] if found else []
+    lines = [line.strip() for line in statement(message).splitlines() if line.strip().startswith("- ")]
+    about = {line: [name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", line)] for line in lines}
+    return {mine[0]: line for line, mine in about.items() if len(mine) == 1}
+
+
+def with_one_violation(message: str, entry: str) -> str:
+    """The message of a constraint violation with this entry alone; any other as it is."""
+    name = next((name for name, line in violation_entries(message).items() if line == entry), "")
+    head = VIOLATED.sub(lambda _: f"Constraints violated ({name})!", message.partition("\n")[0])
+    return f"{head}\n  {entry}" if name else message
 
 
 def summary_line(message: object, limit: int) -> str:

@@ -5,10 +5,14 @@ Frames run outermost first, as Python prints them; exceptions run outermost firs
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Literal
 
 import msgspec
+
+_ONE_NUMBER = re.compile(r"\]\s*==\s*\d+(?![\d.])")
+"""In what a program raises: a size or an element that must be that number."""
 
 Stage = Literal["build", "capture", "export", "decompose", "translate", "check", "load", "run", "numbers", "save"]
 """What an attempt or an export does, one after the other; a failure has the stage in which it came up."""
@@ -127,11 +131,33 @@ class OpFact(msgspec.Struct, frozen=True, kw_only=True):
     raised: bool = False
 
 
+class WrongFake(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator of torch whose fake result has another rank or dtype than its real one, as `said`, and the line that
+    called it. `instead` is an argument with which it is right, empty where none is known."""
+
+    op: str
+    frame: Frame | None = None
+    said: str = ""
+    instead: str = ""
+
+
+class Violation(msgspec.Struct, frozen=True, kw_only=True):
+    """One of several dimensions that a failure violates: its line of the message, and its guard as in Failure."""
+
+    entry: str
+    guard: Frame | None = None
+    guarded_by: str = ""
+    guard_module: str | None = None
+    fixed_by: str = ""
+
+
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Everything seen of one failing attempt. `custom_ops` are the operators from outside torch
     that were traced before it, None where no graph was found. `guard` is the line that made the guard which a
     declared dimension violates, `guard_module` the innermost submodule that ran then, None in strict mode, and
-    `guarded_by` the operation that asked for it: an operator, a function of torch's or one of the user's code.
+    `guarded_by` the operation that asked for it: an operator, a function of torch's or one of the user's code;
+    `fixed_by` is the function of torch whose own code took the size as a number. `violations` are the dimensions that
+    are violated, where there are several. `wrong_fake` is an operator before it with another fake result than real one.
     `value_origin` is the line that made the value which torch refused when the forward was over. `unbacked` is how many
     unbacked symbols had been created, None where that was not counted. `slice` is what leads to the failure in the
     traced graph, `slice_note` why there is none. `traced` is how many nodes had been traced, and `entered` of how many
@@ -145,8 +171,11 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     custom_ops: tuple[str, ...] | None = None
     guard: Frame | None = None
     guarded_by: str = ""
+    fixed_by: str = ""
     guard_module: str | None = None
     value_origin: Frame | None = None
+    violations: tuple[Violation, ...] = ()
+    wrong_fake: WrongFake | None = None
     unbacked: int | None = None
     slice: GraphSlice | None = None
     slice_note: str = ""
@@ -183,6 +212,12 @@ SetKind = Literal[
 """In what an input set of a proof differs from the example: `called_again` is the example several times in a row,
 `others_between` the example again after another set, `layout` its values at other strides, `segments` other boundaries
 or lengths, `branches` values by which eager decides otherwise."""
+
+
+_OTHER_INPUTS: frozenset[str] = frozenset(
+    {"sizes", "values", "extreme_values", "rows", "whole_numbers", "segments", "padding", "branches"}
+)
+"""The kinds of input sets that differ from the example in their sizes or values."""
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,6 +261,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     `kept_children` gives each child that no opaque op could replace, so that it ran as it is, with the reason.
     `numbers` has a row for each input set on which the exported program was run. `note` is why a shim was not applied.
     `sources` is what the attempt was the first to read, as in Captured. `ground` answers a probe for it.
+    `fixed` names the dynamic axes whose size is a constant in the program, None if that was not looked at.
     """
 
     probe: str
@@ -242,6 +278,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
     sources: dict[str, str] = {}
     ground: Ground | None = None
+    fixed: tuple[str, ...] | None = None
 
     @property
     def passed(self) -> bool:
@@ -256,7 +293,35 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(row.inputs for row in rows)
 
     @property
+    def fixes_inputs(self) -> bool:
+        """Whether a size or a value became constant: of the program's own inputs, or by what it refuses, as where it
+        takes no other size, no other values of the example's sizes, or asks for that one number."""
+        refused = [row for row in self.numbers if row.refused and row.kind != "size_one_or_zero"]
+        if self.fixed or any(_ONE_NUMBER.search(row.trouble) for row in refused):
+            return True
+        taken = {row.kind == "sizes" for row in self.numbers if row.kind in _OTHER_INPUTS and not row.refused}
+        return any((row.kind == "sizes") not in taken for row in refused if row.kind in _OTHER_INPUTS)
+
+    @property
+    def wrong_layout(self) -> Agreement | None:
+        """The comparison on inputs in another memory layout, where the program computes other numbers than eager."""
+        return next((row for row in self.numbers if row.kind == "layout" and not row.holds), None)
+
+    @property
+    def holds_but_for_layout(self) -> bool:
+        """Whether all inputs gave eager's numbers, but for those in another memory layout."""
+        rows = self.numbers
+        return bool(rows) and rows[0].holds and all(row.holds or row.kind == "layout" for row in rows)
+
+    @property
     def agrees_at_its_size(self) -> bool:
         """Whether the example's inputs gave eager's numbers, and all other inputs gave them or were refused."""
         rows = self.numbers
         return bool(rows) and rows[0].holds and all(row.holds or row.refused for row in rows)
+
+    @property
+    def agrees_at_its_size_and_layout(self) -> bool:
+        """The same, but for inputs in another memory layout."""
+        rows = self.numbers
+        kept = (row for row in rows if row.kind != "layout")
+        return bool(rows) and rows[0].holds and all(row.holds or row.refused for row in kept)

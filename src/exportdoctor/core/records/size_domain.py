@@ -22,8 +22,8 @@ class SizeAxis(msgspec.Struct, frozen=True, kw_only=True):
     eager; at the sizes `refused` it raises, and nothing that was evaluated says so. `ends_by_runs` are those of
     `lowest` and `highest` beyond which that is so wherever it was tried. At the sizes `right` every stage was right for
     some inputs. `partly`: other inputs of the program are made of the part's, and what it asks of those was not
-    evaluated. `fixed`: the declared shapes fix it. `same` are axes that must be equal to it, `follows` those that it
-    decides.
+    evaluated. `fixed`: the declared shapes fix it; `declared` are the smallest and largest size that they say. `same`
+    are axes that must be equal to it, `follows` those that it decides.
     """
 
     name: str
@@ -41,6 +41,7 @@ class SizeAxis(msgspec.Struct, frozen=True, kw_only=True):
     right: tuple[int, ...] = ()
     partly: bool = False
     fixed: bool = False
+    declared: tuple[int | None, int | None] = (None, None)
     same: tuple[str, ...] = ()
     follows: tuple[str, ...] = ()
 

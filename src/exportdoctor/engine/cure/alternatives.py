@@ -43,7 +43,8 @@ def find_alternatives(
     probe_of: Callable[..., Probe],
     ahead: Callable[[Ids], Prefetch],
 ) -> ProbeSteps[tuple[CuringSet, ...]]:
-    """`best` and what was found beside it, the soundest first, then the smallest, then the first that was found.
+    """`best` and what was found beside it, the soundest first, then those that are right in any memory layout, then the
+    smallest, then the first that was found.
 
     The first sets are asked side by side, by `probe_of`. `ahead` asks ahead what the set that will be prescribed needs,
     as soon as nothing that is left could take its place.
@@ -76,8 +77,9 @@ def find_alternatives(
     return tuple(sorted(found, key=lambda cured: _shown_place(cured, catalogue)))
 
 
-def _shown_place(cured: CuringSet, catalogue: ShimCatalogue) -> tuple[int, int]:
-    return catalogue.shown_rank(cured.shims, cured.outcome), len(cured.shims)
+def _shown_place(cured: CuringSet, catalogue: ShimCatalogue) -> tuple[int, bool, int]:
+    one_layout = cured.outcome.wrong_layout is not None
+    return catalogue.shown_rank(cured.shims, cured.outcome), one_layout, len(cured.shims)
 
 
 def _leader(found: list[CuringSet], catalogue: ShimCatalogue) -> CuringSet:
@@ -87,7 +89,7 @@ def _leader(found: list[CuringSet], catalogue: ShimCatalogue) -> CuringSet:
 
 def _would_lead(shims: Ids, found: list[CuringSet], catalogue: ShimCatalogue) -> bool:
     """Whether it would come before all that are proved, if its proof refused nothing."""
-    return (catalogue.rank(shims), len(shims)) < _shown_place(_leader(found, catalogue), catalogue)
+    return (catalogue.rank(shims), False, len(shims)) < _shown_place(_leader(found, catalogue), catalogue)
 
 
 def _may_one_lead(

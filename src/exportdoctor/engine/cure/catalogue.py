@@ -17,7 +17,7 @@ from exportdoctor.shims.own.frozen import static_axis
 from exportdoctor.shims.rules import hoist
 
 Ids = tuple[str, ...]
-_SPECIALISED = SOUNDNESS.index("specialised")
+_PRECONDITION, _SPECIALISED = SOUNDNESS.index("precondition"), SOUNDNESS.index("specialised")
 Chain = tuple[tuple[str, Outcome], ...]
 """Each shim of a set with the failure for which it was added."""
 
@@ -64,14 +64,19 @@ class ShimCatalogue:
         return any((shim := self._find(name)) is not None and shim.soundness == "specialised" for name in names)
 
     def shown_rank(self, names: Ids, outcome: Outcome) -> int:
-        """As `rank`, but `specialised` at best where the program refuses drawn inputs that eager takes.
+        """As `rank`, but where the program refuses drawn inputs that eager takes `precondition` at best, and
+        `specialised` where these show that a size or a value became constant. One that is wrong on inputs in another
+        memory layout has that as a condition.
 
         A precondition says which inputs are refused, so it stays.
         """
         rank = self.rank(names)
         found = (self._find(name) for name in names)
         names_a_condition = any(shim is not None and shim.soundness == "precondition" for shim in found)
-        return max(rank, _SPECIALISED) if outcome.refused_sets and not names_a_condition else rank
+        rank = max(rank, _PRECONDITION) if outcome.wrong_layout is not None else rank
+        if names_a_condition or not outcome.refused_sets:
+            return rank
+        return max(rank, _SPECIALISED if outcome.fixes_inputs else _PRECONDITION)
 
     def shown_soundness(self, names: Ids, outcome: Outcome) -> str:
         """The soundness of a set after its proof."""

@@ -11,7 +11,7 @@ from exportdoctor.core.records.outcome import Agreement, Ground, Outcome
 from exportdoctor.core.run.report import Alternative, Prescription, Proof
 from exportdoctor.engine.cure.catalogue import ShimCatalogue
 from exportdoctor.engine.cure.trial import CuringSet, SearchTarget
-from exportdoctor.report.wording.shim_tries import STRUCTURE_ALONE, not_chosen_note
+from exportdoctor.report.wording.shim_tries import STRUCTURE_ALONE, layout_condition, not_chosen_note
 
 
 def prescription_of(
@@ -43,7 +43,8 @@ def proof_of(outcome: Outcome, *, on: SearchTarget) -> Proof:
 
 def proof_of_rows(numbers: Sequence[Agreement], *, refused: Callable[[Agreement], bool]) -> Proof:
     """The comparisons with eager in one record; `refused` says which sets the program may refuse."""
-    rows = [row for row in numbers if not row.trouble]
+    only_layout = [layout_condition(row) for row in numbers if row.kind == "layout" and not row.holds]
+    rows = [row for row in numbers if not row.trouble and (row.holds or row.kind != "layout")]
     return Proof(
         inputs_tried=len(rows),
         max_abs_diff=max((row.max_abs for row in rows), default=None),
@@ -52,12 +53,14 @@ def proof_of_rows(numbers: Sequence[Agreement], *, refused: Callable[[Agreement]
         stage="run" if rows else "export",
         kinds=dict(Counter(row.kind for row in rows if row.kind)),
         refused=tuple(row.inputs for row in numbers if refused(row)),
-        notes=tuple(dict.fromkeys(row.note for row in rows if row.note)),
+        notes=tuple(dict.fromkeys((*only_layout, *(row.note for row in rows if row.note)))),
     )
 
 
 def _alternative(cured: CuringSet, best: CuringSet, catalogue: ShimCatalogue, *, on: SearchTarget) -> Alternative:
     shown = proof_of(cured.outcome, on=on)
+    mine, others = ({*(one.outcome.fixed or ())} for one in (cured, best))
+    known = None not in (cured.outcome.fixed, best.outcome.fixed)
     return Alternative(
         shims=cured.shims,
         soundness=catalogue.shown_soundness(cured.shims, cured.outcome),
@@ -66,6 +69,8 @@ def _alternative(cured: CuringSet, best: CuringSet, catalogue: ShimCatalogue, *,
             best.shims,
             less_sound=catalogue.shown_rank(cured.shims, cured.outcome)
             > catalogue.shown_rank(best.shims, best.outcome),
+            more=sorted(mine - others) if known else (),
+            fewer=sorted(others - mine) if known else (),
         ),
         proof=shown if cured.proved else None,
         compared=None if cured.proved else shown,

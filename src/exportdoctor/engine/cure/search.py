@@ -152,7 +152,7 @@ class CureSearch:
             return ()
         again = yield from self._reduce(large, again)
         proven = yield from _ask(small, again.shims)
-        if not proven.passed:
+        if self._result(small.first, proven, again.shims) != "cured":
             self.note = wording.NOT_COMPARED_ON_SMALL_MODEL
             return ()
         return (replace(again, outcome=proven),)
@@ -204,7 +204,7 @@ class CureSearch:
     def _find_cure(
         self, target: SearchTarget, *, start: Ids = (), first: Outcome | None = None, chain: Chain = ()
     ) -> ProbeSteps[CuringSet | None]:
-        """The first set that cures, None where none was found. One that refuses drawn inputs counts as specialised: a
+        """The first set that cures, None where none was found. One that refuses drawn inputs counts as less sound: a
         few sounder ones are tried after it. `start` are shims that it has already, `chain` why each was added."""
         frontier = CandidateQueue(self._catalogue)
         chain = chain or tuple((name, target.first) for name in start)
@@ -217,7 +217,7 @@ class CureSearch:
             left -= trial.result != "not_applicable"
             if trial.result == "cured":
                 cured = CuringSet(shims=candidate.shims, outcome=trial.outcome, chain=candidate.chain)
-                if self._rank(cured) == self._catalogue.rank(cured.shims):
+                if self._rank(cured) == self._catalogue.rank(cured.shims) and cured.outcome.wrong_layout is None:
                     return cured
                 found, left = found or cured, min(left, _TRIES_FOR_A_SOUNDER)
             if trial.result == "moved" and not trial.note:
@@ -279,7 +279,8 @@ class CureSearch:
             return "cured"
         if after.numbers:
             specialised = self._catalogue.soundness(shims) == "specialised"
-            return "cured" if specialised and after.agrees_at_its_size else "error"
+            agrees = after.agrees_at_its_size_and_layout if specialised else after.holds_but_for_layout
+            return "cured" if agrees else "error"
         if after.status != OutcomeStatus.FAILED or after.failure is None:
             return "error"
         if self._same(before, after):

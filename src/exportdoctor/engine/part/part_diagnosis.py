@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from exportdoctor.core.failure.identity import line_identity, same_failure
+from exportdoctor.core.failure.identity import each_violation, line_identity, same_failure
 from exportdoctor.core.protocol.scan import Captured
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.target import TargetRef
@@ -109,9 +109,9 @@ class PartDiagnosis:
         """Every failure that is known: those that modules show, and those that a cure brought to light."""
         shown = self.shown_failures()
         hidden = self._hidden_verdicts(shown)
-        if not hidden:
-            return shown
-        return group_failures([verdict for group in shown for verdict in group.verdicts] + hidden, self.classes)
+        verdicts = [verdict for group in shown for verdict in group.verdicts] + hidden
+        others = self._other_violations(verdicts)
+        return group_failures(verdicts + others, self.classes) if hidden or others else shown
 
     def shown_failures(self) -> list[FailureGroup]:
         """The failures of modules, as far as it is known which module each belongs to."""
@@ -159,6 +159,16 @@ class PartDiagnosis:
             for outcome in self.cure.hidden_failures()
             if not any(self.same_failure(outcome, group.leading_verdict.outcome) for group in known)
         ]
+
+    def _other_violations(self, verdicts: list[ModuleVerdict]) -> list[ModuleVerdict]:
+        """Of failures that violate several dimensions those whose line no verdict has: each is a failure by itself."""
+        found: list[ModuleVerdict] = []
+        for verdict in verdicts if not self.open else ():
+            for outcome in each_violation(verdict.outcome):
+                if not any(self.same_failure(outcome, one.outcome) for one in (*verdicts, *found)):
+                    site = verdict.deciding.asked
+                    found.append(judge(verdict.fqn, ((site, SiteOutcome(site, outcome)),)))
+        return found
 
     def same_failure(self, one: Outcome, other: Outcome) -> bool:
         """Whether two attempts at this part failed in the same way."""

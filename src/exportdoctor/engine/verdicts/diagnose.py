@@ -60,7 +60,9 @@ def make_finding(
         ),
         stack=_cut_stack(failure.frames),
         explanation=explain(kind).paragraph,
-        documented=documented_limit(kind, file=file, op=op),
+        documented=documented_limit(kind, file=file, op=op, fixed_by=failure.fixed_by),
+        fixed_by=failure.fixed_by,
+        wrong_fake=failure.wrong_fake,
         known_issues=find_known_issues(outcome, exporter=exporter, dynamic=dynamic, versions=versions),
         origins=failure.origins,
         last_op=failure.op,
@@ -68,12 +70,18 @@ def make_finding(
         only_inside=verdict.fqn if module != verdict.fqn and module in passing else None,
         log=outcome.log,
         stage=failure.stage,
-        guard=failure.guard,
+        guard=failure.guard or _guard_of_call(group),
         value_origin=failure.value_origin,
         culprit=find_culprit(failure, kind=kind, status=outcome.status),
         slice=failure.slice,
         slice_note=failure.slice_note,
     )
+
+
+def _guard_of_call(group: FailureGroup) -> Frame | None:
+    """The line that calls a module which alone has none, where an outer module shows the failure with it."""
+    failures = (verdict.outcome.failure for verdict in group.verdicts)
+    return next((one.guard for one in failures if one is not None and one.guard is not None), None)
 
 
 def _root_cause(failure: Failure) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from exportdoctor.core.failure.identity import line_identity, refused_input
+from exportdoctor.core.failure.identity import line_identity, refused_input, same_line
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.engine.call_tree import depth
 from exportdoctor.engine.verdicts.judge import ModuleVerdict
@@ -40,8 +40,20 @@ def group_failures(verdicts: list[ModuleVerdict], classes: Mapping[str, str]) ->
     groups: dict[tuple[str, ...], FailureGroup] = {}
     for verdict in verdicts:
         key = _key(verdict, classes)
-        groups.setdefault(key, FailureGroup(key)).verdicts.append(verdict)
+        found = groups.get(key) or _group_of_its_call(verdict, groups.values())
+        (found or groups.setdefault(key, FailureGroup(key))).verdicts.append(verdict)
     return list(groups.values())
+
+
+def _group_of_its_call(verdict: ModuleVerdict, groups: Iterable[FailureGroup]) -> FailureGroup | None:
+    """The group of a failure that an outer module shows with the line that calls this one, which alone has no line."""
+    if line_identity(verdict.outcome):
+        return None
+    for group in groups:
+        first = group.verdicts[0]
+        if first.blamed_module == verdict.fqn and same_line(first.outcome, verdict.outcome):
+            return group
+    return None
 
 
 def _key(verdict: ModuleVerdict, classes: Mapping[str, str]) -> tuple[str, ...]:

@@ -9,10 +9,11 @@ from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.run.report import Alternative, NumbersCheck, PartRecord, Prescription, Proof, Report
 from exportdoctor.core.scan_options import DEFAULTS
 from exportdoctor.report.wording.formatting import count
-from exportdoctor.report.wording.shim_tries import PART_ITSELF, refused_sets, set_kinds
+from exportdoctor.report.wording.shim_tries import PART_ITSELF, is_layout_condition, refused_sets, set_kinds
 
 EXPORT_LABEL = "Export it with: "
 _MOST_NAMED = 5
+_NO_PROOF = Proof(inputs_tried=0, max_abs_diff=None, stage="export")
 _USE_NAMED = "    outputs = program.module()(**given.convert(((), other_inputs))[1])"
 _USE_UNNAMED = (
     "    positional, named = given.convert((other_args, other_kwargs))\n"
@@ -228,6 +229,8 @@ def _alternative(other: Alternative) -> str:
     conditions = "".join(
         f" {step.shim} is valid only if {step.precondition}." for step in other.steps if step.precondition
     )
+    notes = (other.proof or other.compared or _NO_PROOF).notes
+    conditions += "".join(f" {note[:1].upper()}{note[1:]}." for note in notes if is_layout_condition(note))
     return f"Alternative: {' + '.join(other.shims)} ({soundness(other.soundness)}), {other.why}.{shown}{conditions}"
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from exportdoctor.core.failure import explanations
 from exportdoctor.core.failure.explanations import documented_limit
 from exportdoctor.core.failure.finding import Finding, KnownIssueRecord
 from exportdoctor.core.failure.identity import across_parts
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import first_line, without_hints
 from exportdoctor.core.run.report import Report
+from exportdoctor.report.wording import operators
 from exportdoctor.report.wording.formatting import count, finding_count, issue_name, module_name, short_path
 from exportdoctor.report.wording.rewrites import usual_step
 from exportdoctor.report.wording.scripted_modules import NEXT as TORCHSCRIPT_NEXT
@@ -223,8 +223,8 @@ def why(finding: Finding) -> str:
     if finding.kind is FailureKind.PYTHON_ERROR and _has_no_line(finding):
         return "The exporter raises this itself, outside of the forward."
     if finding.only_inside is None:
-        return explanations.summary(finding.kind)
-    outer, summary = module_name(finding.only_inside), explanations.summary(finding.kind)
+        return operators.summary(finding)
+    outer, summary = module_name(finding.only_inside), operators.summary(finding)
     if finding.guard is None:
         return f"{summary} It exports on its own and fails only inside {outer}."
     return (
@@ -234,8 +234,11 @@ def why(finding: Finding) -> str:
 
 
 def limit_note(finding: Finding) -> str:
-    """That torch documents it as not supported; empty where it does not. `explain` names the page."""
-    if not documented_limit(finding.kind, file=finding.file, op=finding.op):
+    """That torch documents it as not supported; empty where it does not, or where an issue upstream is about the
+    operation of torch's that made the guard. `explain` names the page."""
+    if finding.guard is not None and any(not issue.elsewhere for issue in finding.known_issues):
+        return ""
+    if not documented_limit(finding.kind, file=finding.file, op=finding.op, fixed_by=finding.fixed_by):
         return ""
     return "This is a documented limit of torch.export, not a bug in torch."
 

@@ -28,7 +28,7 @@ _KINDS = {
     "value": "the first value that is wrong although its inputs are right",
     "absent": "the first thing that {before} runs and {name} has nothing of",
     "raises": "the first step that fails",
-    "state": "what changes the state that {name} leaves as it was",
+    "state": "what changes the state that {name} leaves otherwise",
     "weight": "a parameter or buffer with other values",
 }
 _EXCUSES = {

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from exportdoctor.core.failure.finding import ShimTry
-from exportdoctor.core.failure.messages import first_line, summary_line, without_hints
+from exportdoctor.core.failure.messages import VIOLATED, first_line, summary_line, without_hints
 from exportdoctor.core.records.outcome import Agreement, Outcome, OutcomeStatus
 from exportdoctor.report.wording.formatting import count
-
-_VIOLATED = re.compile(r"Constraints violated \((.*?)\)!")
 
 PART_ITSELF = "the part itself"
 SMALL_MODEL = "a small model with random weights"
@@ -85,7 +82,7 @@ def violated_dims(outcome: Outcome) -> tuple[str, ...]:
 
 def dims_in(message: str) -> tuple[str, ...]:
     """The dimensions that the message of a constraint violation names."""
-    found = _VIOLATED.search(message)
+    found = VIOLATED.search(message)
     return tuple(name.strip() for name in found[1].split(", ") if name.strip()) if found else ()
 
 
@@ -106,6 +103,20 @@ def shim_effect(tried: ShimTry) -> str:
     }[tried.result]
 
 
+_ONE_LAYOUT = "valid only if the inputs have the memory layout of the example's, which the program does not check"
+
+
+def layout_condition(row: Agreement) -> str:
+    """The condition under which a program holds that is wrong on inputs in another memory layout."""
+    what = row.trouble or f"its outputs differ from eager's by {row.max_abs:.1e}"
+    return f"{_ONE_LAYOUT} (on inputs {row.inputs}: {what})"
+
+
+def is_layout_condition(note: str) -> bool:
+    """Whether a note of a proof says that."""
+    return note.startswith(_ONE_LAYOUT)
+
+
 def outcome_line(outcome: Outcome) -> str:
     """How an attempt ended, in a line."""
     if outcome.stages.get("export") == "pass":
@@ -123,13 +134,24 @@ def outcome_line(outcome: Outcome) -> str:
     return f"fails{where}: {first.name}: {first_line(first.message, 200)}"
 
 
-def not_chosen_note(shims: Sequence[str], best: Sequence[str], *, less_sound: bool) -> str:
-    """Why a set of shims that works as well as `best` was not chosen."""
+def not_chosen_note(
+    shims: Sequence[str], best: Sequence[str], *, less_sound: bool, more: Sequence[str] = (), fewer: Sequence[str] = ()
+) -> str:
+    """Why a set of shims that works as well as `best` was not chosen; the sizes that it fixes beyond those that `best`
+    fixes, and those that it does not."""
     if less_sound:
         return "less sound"
+    if more:
+        return f"also fixes {_in_quotes(more)}"
+    if fewer:
+        return f"leaves {_in_quotes(fewer)} dynamic"
     if len(shims) > len(best):
         return f"equally sound, but needs {len(shims)} shims"
     return "equally sound"
+
+
+def _in_quotes(names: Sequence[str]) -> str:
+    return " and ".join(f"`{name}`" for name in names)
 
 
 def no_opaque_note(outcome: Outcome) -> str:

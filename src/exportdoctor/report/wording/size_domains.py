@@ -59,7 +59,9 @@ def drawn_sets(tried: int, told: int) -> str:
 def sizes_in_words(axis: SizeAxis) -> str:
     """The sizes that a program takes: `multiples of 2 from 6 to 98`, and at which of them it raises or is wrong."""
     beyond = [text for end, text in ((axis.lowest, "less"), (axis.highest, "more")) if end in axis.ends_by_runs]
-    apart_from = f" (an operation refuses {' and '.join(beyond)})" if beyond else ""
+    notes = [_declaration(axis), f"an operation refuses {' and '.join(beyond)}" if beyond else ""]
+    said = "; ".join(filter(None, notes))
+    apart_from = f" ({said})" if said else ""
     apart_from += f"; an operation refuses {', '.join(map(str, axis.refused))}" if axis.refused else ""
     apart_from += f"; wrong at {', '.join(map(str, axis.wrong))}" if axis.wrong else ""
     if axis.partly and not axis.fixed:
@@ -67,6 +69,18 @@ def sizes_in_words(axis: SizeAxis) -> str:
         more = f" and {len(axis.right) - _MOST_SIZES} more" if len(axis.right) > _MOST_SIZES else ""
         return f"{_rule_in_words(axis)} by itself; right where tried: {shown or 'nowhere'}{more}{apart_from}"
     return f"{_rule_in_words(axis)}{apart_from}"
+
+
+def _declaration(axis: SizeAxis) -> str:
+    """What the declared shapes say of the size; empty where they bound it nowhere, or fix it."""
+    lower, upper = axis.declared
+    if axis.fixed or (lower is None and upper is None):
+        return ""
+    same = axis.until and not axis.only and (lower or 0) == axis.lowest and upper == axis.highest
+    if same:
+        return "as declared"
+    rule = f"≤ {upper}" if lower is None else f"≥ {lower}" if upper is None else f"{lower} to {upper}"
+    return f"declared: {rule}"
 
 
 def _rule_in_words(axis: SizeAxis) -> str:

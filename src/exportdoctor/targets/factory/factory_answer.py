@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.errors import TargetError
+from exportdoctor.torch_internals.trees import tree_leaves
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,6 +19,7 @@ _EXPECTED = "Return (module, args[, kwargs[, dynamic_shapes]]) or a dict with mo
 _EXPECTED += "dynamic_shapes, more_inputs"
 _KEYS = ("module", "args", "kwargs", "dynamic_shapes", "more_inputs")
 _LONGEST = 4
+_SHAPES_GO = "Give it as dynamic_shapes, which come after kwargs: (module, args, {}, dynamic_shapes)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +38,8 @@ def check_answer(answer: Any, *, name: str) -> FactoryAnswer:
     given = _by_key(answer, name)
     module, args, kwargs = given["module"], given.get("args", ()), given.get("kwargs")
     _check_module(module, name)
+    for key in ("args", "kwargs"):
+        _refuse_dims(given.get(key), f"{name}: {key}")
     return FactoryAnswer(
         module=module,
         args=_check_args(args, f"{name}: args"),
@@ -53,8 +58,18 @@ def _by_key(answer: Any, name: str) -> Mapping[str, Any]:
         return answer
     if isinstance(answer, tuple | list) and 1 <= len(answer) <= _LONGEST:
         return dict(zip(_KEYS, answer, strict=False))
+    if isinstance(answer, type):
+        raise TargetError(f"{name} returned the class {answer.__name__}", hint="Return an instance of it, with inputs")
     found = f"{len(answer)} values" if isinstance(answer, tuple | list) else _kind(answer)
-    raise TargetError(f"{name} returned {found}", hint=_EXPECTED)
+    raise TargetError(f"{name} returned {found}", hint=_hint_for(answer))
+
+
+def _hint_for(answer: Any) -> str:
+    """What to write in place of an answer that has no form of the expected ones."""
+    if inspect.iscoroutine(answer):
+        answer.close()  # nobody will await it
+        return "Write the factory with def, not async def"
+    return "Write return in the factory, not yield" if inspect.isgenerator(answer) else _EXPECTED
 
 
 def _check_module(module: Any, name: str) -> None:
@@ -80,10 +95,30 @@ def _walk(module: nn.Module) -> None:
             raise TypeError(f"parameters() or buffers() give {_kind(tensor)}")
 
 
+def _refuse_dims(inputs: Any, what: str) -> None:
+    """Raise where inputs hold what says that a size is dynamic: a `Dim`, `Dim.AUTO`, a collection of shapes."""
+    found = next(_dims_in(inputs), None)
+    if found is not None:
+        shown = _kind(found) if " at 0x" in repr(found) else repr(found)
+        raise TargetError(f"{what} hold {shown} of torch.export, which is no input", hint=_SHAPES_GO)
+
+
+def _dims_in(value: Any) -> Iterator[Any]:
+    """What torch.export's dynamic_shapes are made of, in nested tuples, lists and dicts."""
+    if isinstance(value, Mapping | tuple | list):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from _dims_in(one)
+    elif type(value).__module__ == "torch.export.dynamic_shapes":
+        yield value
+
+
 def _check_args(args: Any, what: str) -> tuple[Any, ...]:
     if isinstance(args, tuple | list):
         return tuple(args)
-    raise TargetError(f"{what} are {_kind(args)}", hint="Give a tuple, as in (x,)")
+    hint = "Give a tuple, as in (x,)"
+    if isinstance(args, Mapping):
+        hint = "Give a tuple, as in (x,); a dict of inputs comes after it: (module, (), {...})"
+    raise TargetError(f"{what} are {_kind(args)}", hint="Give an empty tuple" if args is None else hint)
 
 
 def _check_kwargs(kwargs: Any, what: str) -> dict[str, Any]:
@@ -95,6 +130,11 @@ def _check_kwargs(kwargs: Any, what: str) -> dict[str, Any]:
 
 
 def _check_shapes(shapes: Any, name: str) -> Any:
+    import torch
+
+    if any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(shapes)):
+        hint = "Give further inputs as more_inputs, in a dict with module, args, kwargs, dynamic_shapes, more_inputs"
+        raise TargetError(f"{name}: dynamic_shapes hold a tensor", hint=hint)
     if shapes is None or isinstance(shapes, dict | tuple | list) or hasattr(shapes, "dynamic_shapes"):
         return shapes
     raise TargetError(f"{name}: dynamic_shapes are {_kind(shapes)}", hint="Give what torch.export.export takes")

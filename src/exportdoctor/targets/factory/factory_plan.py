@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -127,8 +128,22 @@ def _call_factory(file: Path, *, name: str) -> Any:
     factory = getattr(module, name, None)
     if not callable(factory):
         raise TargetError(f"{file.name} defines no callable {name!r}", hint="Name a function")
+    _refuse_arguments(factory, f"{file.name}:{name}")
     with blame_target(f"{file.name}:{name}() failed"):
         return factory()
+
+
+def _refuse_arguments(factory: Callable[..., Any], what: str) -> None:
+    """Raise where a factory cannot be called without arguments, by its signature."""
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):
+        return  # it has none: a call shows what it takes
+    try:
+        signature.bind()
+    except TypeError as error:
+        hint = "A factory is called without arguments: give them defaults"
+        raise TargetError(f"{what} cannot be called: {error}", hint=hint) from None
 
 
 def _part(answer: FactoryAnswer, *, static: bool) -> BuiltPart:

@@ -18,7 +18,16 @@ import torch
 
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.messages import first_line
-from exportdoctor.core.records.outcome import Agreement, Failure, Frame, Ground, Outcome, OutcomeStatus, Stage
+from exportdoctor.core.records.outcome import (
+    Agreement,
+    Failure,
+    Frame,
+    Ground,
+    Outcome,
+    OutcomeStatus,
+    Stage,
+    Violation,
+)
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.shims import ExportCall, NotApplicable, ShimTrouble
 from exportdoctor.torch_internals.dynamo_frames import keep_interpreter_frames
@@ -26,6 +35,7 @@ from exportdoctor.torch_internals.graph_modules import finish_graphs
 from exportdoctor.torch_internals.shape_env import NEW_SYMBOLS
 from exportdoctor.worker.attempt.cost import CostSamples, watch_cost
 from exportdoctor.worker.attempt.fast_export import ExportContext, FastExport
+from exportdoctor.worker.attempt.fixed_axes import find_fixed_axes
 from exportdoctor.worker.attempt.opaque_children import blames_opaque_op, replace_children
 from exportdoctor.worker.attempt.shimmed_export import shimmed_export
 from exportdoctor.worker.attempt.torchscript import export_torchscript
@@ -34,13 +44,14 @@ from exportdoctor.worker.capture.dim_names import all_dynamic, declared_dims, se
 from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, spell_out_kwargs
 from exportdoctor.worker.capture.session import PartCapture
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure
-from exportdoctor.worker.describe.guard_origin import GuardLog, record_guards
+from exportdoctor.worker.describe.guard_origin import Guard, GuardLog, record_guards
 from exportdoctor.worker.describe.module_stack import innermost_module
 from exportdoctor.worker.describe.own_fault import own_fault
 from exportdoctor.worker.describe.partial_graph import partial_graph, trace_progress
 from exportdoctor.worker.describe.symbol_origins import SymbolOrigins, record_symbol_origins
 from exportdoctor.worker.describe.trace_slice import slice_trace
 from exportdoctor.worker.describe.value_origins import find_value_origin
+from exportdoctor.worker.describe.wrong_fakes import find_wrong_fake
 from exportdoctor.worker.prove.ground import disturb_each
 from exportdoctor.worker.translate.later_stages import StageFailed, run_later_stages
 
@@ -107,6 +118,7 @@ class _Attempt:
     reads: set[tuple[str, str]] | None = None
     kept: tuple[str, ...] = ()
     ground: Ground | None = None
+    fixed: tuple[str, ...] | None = None
     origins: SymbolOrigins = field(default_factory=SymbolOrigins)
     guards: GuardLog = field(default_factory=GuardLog)
 
@@ -178,8 +190,15 @@ class _Attempt:
             axes=self.part.built.axes,
             saving=self.around_export,
             go_on=go_on,
+            see=self._see_sizes,
         )
         return later, rows
+
+    def _see_sizes(self, program: Any, given: ExportCall) -> None:
+        """Note which sizes are constants in the program of the part's root."""
+        if self.probe.fqn == self.part.prefix:
+            call = self._export_call(shapes_for(self.part, self.probe, self.module))
+            self.fixed = find_fixed_axes(program, call, given, self.part.built.axes)
 
     def _refuse_cost(self, cost: CostSamples | None, stage: Stage, passed: tuple[Stage, ...]) -> None:
         """Raise StageFailed where the attempt has taken more than the user allows."""
@@ -223,13 +242,14 @@ class _Attempt:
         leads, note = slice_trace(chain, origins, exporter=self.probe.exporter)
         traced, entered = trace_progress(chain)
         guard = self.guards.find_violated(chain)
-        has_line = guard is not None and guard.frame is not None
         return msgspec.structs.replace(
             describe_failure(error, stage="export", names=self.part.names),
             origins=origins,
-            guard=guard.frame if guard is not None else None,
-            guarded_by=guard.asker.operation if guard is not None else "",
-            guard_module=innermost_module(guard.running, self.part.names) if guard is not None and has_line else None,
+            **self._facts_of(guard),
+            violations=tuple(
+                Violation(entry=entry, **self._facts_of(one)) for entry, one in self.guards.find_each(chain).items()
+            ),
+            wrong_fake=find_wrong_fake(chain) if guard is None and not origins else None,
             value_origin=self._find_value_origin(chain),
             unbacked=len(self.origins.by_symbol) if NEW_SYMBOLS.is_supported() else None,
             slice=leads,
@@ -237,6 +257,18 @@ class _Attempt:
             traced=traced,
             entered=entered,
         )
+
+    def _facts_of(self, guard: Guard | None) -> dict[str, Any]:
+        """What a failure says of the guard that it violates."""
+        if guard is None:
+            return {}
+        module = innermost_module(guard.running, self.part.names) if guard.frame is not None else None
+        return {
+            "guard": guard.frame,
+            "guarded_by": guard.asker.operation,
+            "fixed_by": guard.fixed_by,
+            "guard_module": module,
+        }
 
     def _find_value_origin(self, chain: tuple[BaseException, ...]) -> Frame | None:
         """The line that made a value which torch refused when the forward was over."""
@@ -260,6 +292,7 @@ class _Attempt:
             peak_rss_mb=round(peak, 1),
             kept_children=self.kept,
             ground=self.ground,
+            fixed=self.fixed,
             **{"reads": reads, **facts},
         )
 

@@ -35,6 +35,7 @@ from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, failed_run, tensors_in
 from exportdoctor.worker.prove.cure_inputs import cure_inputs, drawer_for
 from exportdoctor.worker.prove.drawn_inputs import SetDrawer
+from exportdoctor.worker.prove.fixed_numbers import name_fixed_numbers
 from exportdoctor.worker.prove.input_set import InputSet, run_in_eager
 
 _USUAL_GUARD = re.compile(r"[^ ]+\.size\(\)\[\d+\] (>= [012]|== [^ ]+\.size\(\)\[\d+\])")
@@ -51,13 +52,14 @@ def shimmed_export(
     axes: Any,
     saving: ExportContext,
     go_on: Callable[[Any], None] = lambda program: None,
+    see: Callable[[Any, ExportCall], None] = lambda program, given: None,
 ) -> tuple[Agreement, ...]:
     """Export `call` under the probe's shims; with `to` = run or compare, compare the program with eager.
 
-    `saving` surrounds the export, not the runs. What goes on with the program does so under the shims, too. Sets are
-    drawn when the program agrees on those that are known, since most shims that are tried export nothing; to compare,
-    only sets of sizes that the program refuses and eager takes. Raises what the export raises, what `go_on` raises,
-    NotApplicable and ShimTrouble.
+    `saving` surrounds the export, not the runs. What goes on with the program does so under the shims, too; `see` is
+    called with it and what was exported. Sets are drawn when the program agrees on those that are known, since most
+    shims that are tried export nothing; to compare, only sets of sizes that the program refuses and eager takes.
+    Raises what the export raises, what `go_on` raises, NotApplicable and ShimTrouble.
     """
     shims = order_shims([find(name, files=files, axes=axes) for name in probe.shims])
     compares = probe.to in ("run", "compare")
@@ -70,33 +72,41 @@ def shimmed_export(
         with nullcontext() if given.options.strict else saving():
             program = export_program(given)
             finish_graphs(program)
+        see(program, given)
         if not sets:
             go_on(program)
             return ()
         ready = program.module()  # a run leaves it as it was
         rows = [compare_set(ready, given, one) for one in sets]
-        if not all(row.holds for row in rows):
-            return tuple(rows)
-        why = why_unloadable(program)
+        agrees = all(row.holds or _is_of_layout(row, probe) for row in rows)
+        why = why_unloadable(program) if agrees else ""
+
+    def compare(*those: InputSet) -> list[Agreement]:
+        with apply_shims(shims, treated) as given:
+            return [compare_set(ready, given, one) for one in those]
+
+    if not agrees:
+        return tuple(name_fixed_numbers(rows, sets, call.module, compare))
     notes = "; ".join(filter(None, (rows[0].note, unloadable_file(why) if why else "")))
     rows[0] = msgspec.structs.replace(rows[0], note=notes)
     drawer = drawer_for(call, sets[0])
     if probe.to == "compare":
         refused = tuple(_drawn_refused(drawer, program, ready, given))
-        with apply_shims(shims, treated) as given:
-            return (*rows, *(compare_set(ready, given, one) for one in refused))
+        return (*rows, *compare(*refused))
     if not _gives_the_same(call, sets[0]):
         return tuple(rows)
     drawn = (*drawer.draw(), *_drawn_refused(drawer, program, ready, given))
-    with apply_shims(shims, treated) as given:
-        found = [compare_set(ready, given, one) for one in drawn]
+    found = compare(*drawn)
     wrong = next((place for place, row in enumerate(found) if not row.holds), None)
     if wrong is not None:
-        smaller = tuple(drawer.shrink(drawn[wrong]))
-        with apply_shims(shims, treated) as given:
-            nearer = (compare_set(ready, given, one) for one in smaller)
-            found[wrong] = next((row for row in nearer if not row.holds), found[wrong])
+        nearer = compare(*drawer.shrink(drawn[wrong]))
+        found[wrong] = next((row for row in nearer if not row.holds), found[wrong])
     return (*rows, *found)
+
+
+def _is_of_layout(row: Agreement, probe: Probe) -> bool:
+    """Whether a cure is wrong on inputs in another memory layout, which is a condition of it."""
+    return bool(probe.shims) and row.kind == "layout" and not row.refused
 
 
 def _known_sets(call: ExportCall, probe: Probe) -> Iterator[InputSet]:

@@ -19,9 +19,10 @@ from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 
-from exportdoctor.core.failure.messages import statement
+from exportdoctor.core.failure.messages import statement, violation_entries
 from exportdoctor.core.records.outcome import Frame
 from exportdoctor.torch_internals.shape_env import before_each_guard, dim_names_by_source, sources_by_symbol
+from exportdoctor.worker.describe.fixed_by_torch import function_that_fixes
 from exportdoctor.worker.describe.guard_asker import NOBODY, GuardAsker, asker_of
 from exportdoctor.worker.describe.module_stack import running_modules
 from exportdoctor.worker.describe.symbol_origins import frames_of_attempt, user_frame_of
@@ -33,7 +34,8 @@ _KEPT = 20_000
 class Guard:
     """One assumption of the tracer: `expr` holds. `target` is what `symbol` was replaced by, if it was.
 
-    `running` are the modules whose code ran then, innermost first, by their `state_id`; `asker` is what asked for it.
+    `running` are the modules whose code ran then, innermost first, by their `state_id`; `asker` is what asked for it,
+    `fixed_by` the function of torch whose own code took the size as a number.
     """
 
     env: Any
@@ -43,6 +45,7 @@ class Guard:
     symbol: sympy.Symbol | None = None
     target: sympy.Basic | None = None
     asker: GuardAsker = NOBODY
+    fixed_by: str = ""
 
     @property
     def symbols(self) -> set[sympy.Basic]:
@@ -59,8 +62,17 @@ class GuardLog:
     def find_violated(self, chain: tuple[BaseException, ...]) -> Guard | None:
         """The guard of the innermost constraint violation in `chain`; if there is one, one of a user's line."""
         statement = next((text for error in reversed(chain) if (text := _statement(error))), None)
-        if statement is None:
-            return None
+        return self._find_of(statement) if statement is not None else None
+
+    def find_each(self, chain: tuple[BaseException, ...]) -> dict[str, Guard]:
+        """Where several dimensions are violated, the guard of each by its entry in the message; empty for one."""
+        statement = next((text for error in reversed(chain) if (text := _statement(error))), "")
+        entries = violation_entries(statement)
+        found = {entry: guard for entry in entries.values() if (guard := self._find_of(entry)) is not None}
+        return found if len(entries) > 1 else {}
+
+    def _find_of(self, statement: str) -> Guard | None:
+        """The guard that what a message states is about."""
         # strict mode traces twice: the later tracing is the one that failed
         for env in dict.fromkeys(guard.env for guard in reversed(self.made)):
             made, mentioned = [guard for guard in self.made if guard.env is env], _symbols_in(env, statement)
@@ -93,7 +105,9 @@ def record_guards() -> Iterator[GuardLog]:
 
 def _guard_here(env: Any, expression: sympy.Basic, frame: FrameType) -> Guard:
     running = running_modules(frames_of_attempt(frame))
-    return Guard(env, expression, user_frame_of(frame), running, asker=asker_of(frame))
+    return Guard(
+        env, expression, user_frame_of(frame), running, asker=asker_of(frame), fixed_by=function_that_fixes(frame)
+    )
 
 
 def _statement(error: BaseException) -> str | None:
@@ -137,16 +151,22 @@ def _only_one(guards: list[Guard], env: Any, statement: str) -> Guard | None:
 
 
 def _frozen(guards: list[Guard], symbol: sympy.Basic) -> Guard | None:
-    """The replacement by a constant, of the symbol itself or of one that took its place before."""
+    """The replacement by a constant, of the symbol itself or of one that took its place before.
+
+    torch writes that constant to the symbol as well, whenever it next meets it: where it was decided says more.
+    """
     seen: set[sympy.Basic] = set()
+    found: Guard | None = None
     while symbol not in seen:
         seen.add(symbol)
         mine = [guard for guard in guards if guard.symbol == symbol and guard.target is not None]
-        constant = next((guard for guard in mine if guard.target is not None and guard.target.is_number), None)
-        if constant is not None:
-            return constant
-        symbol = next((guard.target for guard in mine if isinstance(guard.target, sympy.Symbol)), symbol)
-    return None
+        plain = [one for one in mine if one.target is not None and (one.target.is_number or one.target.is_Symbol)]
+        constant = next((one for one in plain if one.target is not None and one.target.is_number), None)
+        found = constant or found
+        if not plain or plain[0] is constant:
+            return found
+        symbol = next(one.target for one in plain if one is not constant)
+    return found
 
 
 def _numbers(expr: sympy.Basic) -> set[int]:

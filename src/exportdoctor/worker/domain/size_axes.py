@@ -45,7 +45,7 @@ class Axis:
 class SizedInputs:
     """The example's inputs. `paths` names each leaf; `order` has the leaves as the program takes them, None where some
     of its inputs are made from others; `shapes` are the program's, by leaf that it takes. `described` are sizes that
-    the values of other inputs say."""
+    the values of other inputs say; `declared` has the bounds of each `Dim` that has some, by its name."""
 
     example: Inputs
     leaves: list[Any]
@@ -54,6 +54,7 @@ class SizedInputs:
     order: list[int] | None = None
     shapes: dict[int, Any] = field(default_factory=dict)
     described: tuple[DescribedSize, ...] = ()
+    declared: dict[str, tuple[int | None, int | None]] = field(default_factory=dict)
 
     def place_name(self, place: Place) -> str:
         """The place as users write it: `x[0]`."""
@@ -195,6 +196,18 @@ def _traced_order(program: Any, example: Inputs, leaves: list[Any]) -> list[int]
         free.remove(number)
         order.append(number)
     return order if len(order) == len(input_shapes(program)) else None
+
+
+def declared_bounds(shapes: Any) -> dict[str, tuple[int | None, int | None]]:
+    """The smallest and largest size that each `Dim` declares, by its name; None where it says none."""
+    found: dict[str, tuple[int | None, int | None]] = {}
+    for leaf in tree_flatten(shapes)[0]:
+        lower, upper, name = (getattr(leaf, key, None) for key in ("min", "max", "__name__"))
+        least = lower if isinstance(lower, int) and lower > 0 else None
+        most = upper if isinstance(upper, int) else None
+        if isinstance(name, str) and (least, most) != (None, None):
+            found[name] = least, most
+    return found
 
 
 def find_axes(inputs: SizedInputs, named: Mapping[str, tuple[str, ...]]) -> list[Axis]:

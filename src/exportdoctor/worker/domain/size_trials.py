@@ -28,6 +28,7 @@ from exportdoctor.worker.domain.size_axes import (
     Axis,
     Place,
     SizedInputs,
+    declared_bounds,
     find_axes,
     is_plain,
     sized_inputs,
@@ -168,6 +169,7 @@ class DomainSearch:
         fact = SizeAxis(
             name=axis.name, example=axis.example, places=places, fixed=axis.fixed, same=equal,
             follows=(*(name for name in axis.same if name not in equal), *numbers),
+            declared=self.inputs.declared.get(axis.name, (None, None)),
             only=(axis.example,) if axis.fixed else (), partly=self.inputs.order is None,
         )  # fmt: skip
         if self.checks is None or axis.fixed:
@@ -196,7 +198,7 @@ class DomainSearch:
         while refused - taken > _NEAR:
             middle = (taken + refused) // 2
             near = next((one for one in range(middle, middle - _NEAR, -1) if self._passes(axis, one)), None)
-            taken, refused = (taken, middle) if near is None else (max(near, taken + 1), refused)
+            taken, refused = (taken, middle) if near is None or near <= taken else (near, refused)
         return next(one for one in range(refused, taken - 1, -1) if one == taken or self._passes(axis, one))
 
     def _sizes(self, values: Mapping[str, int]) -> dict[Place, int]:
@@ -378,6 +380,7 @@ def make_search(
     example = (part.args, part.kwargs)
     given = (call.args, call.kwargs)
     inputs = sized_inputs(part.module, example, part.dynamic_shapes, program, given, others=part.more_inputs)
+    inputs.declared = declared_bounds(part.dynamic_shapes)
     axes = find_axes(inputs, part.axes)
     ready = program.module()
     checks = None

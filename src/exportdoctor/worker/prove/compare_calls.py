@@ -17,6 +17,8 @@ from exportdoctor.worker.prove.input_set import InputSet, named_path
 from exportdoctor.worker.prove.object_walk import FoundValue, values_in
 
 _MOST_NAMES = 3
+KEEPS_STATE = ": eager keeps state"
+"""Ends what is said of a call that is not the first and differs."""
 
 
 def compare_calls(one: InputSet, answers: Sequence[CallResult], *, tensors: bool = False) -> Agreement:
@@ -29,7 +31,7 @@ def compare_calls(one: InputSet, answers: Sequence[CallResult], *, tensors: bool
     row = max(rows, key=lambda row: row.max_abs / (row.tolerance or 1)) if place is None else rows[place]
     if place:
         what = row.trouble or f"differs by {row.max_abs:.1e}"
-        row = msgspec.structs.replace(row, trouble=f"call {place + 1} of {len(rows)} {what}: eager keeps state")
+        row = msgspec.structs.replace(row, trouble=f"call {place + 1} of {len(rows)} {what}{KEEPS_STATE}")
     kept = _state_note(one) if one.kind == "called_again" and row.holds else ""
     notes = "; ".join(dict.fromkeys(filter(None, (*(row.note for row in rows), kept))))
     return msgspec.structs.replace(row, kind=one.kind, made_up=one.made_up, note=notes)
@@ -59,7 +61,7 @@ def _compare_call(one: InputSet, place: int, answer: CallResult, *, tensors: boo
     buffers = _lost_buffers(answer, wanted)
     if lost or buffers:
         what = [f"does not change {', '.join(lost[:_MOST_NAMES])} as eager does"] if lost else []
-        what += [f"does not update the buffers {', '.join(buffers[:_MOST_NAMES])} as eager does"] if buffers else []
+        what += [f"leaves the buffers {', '.join(buffers[:_MOST_NAMES])} otherwise than eager"] if buffers else []
         return msgspec.structs.replace(row, trouble=f"the program {' and '.join(what)}")
     if returned:
         note = f"the program returns what eager changes in its input {', '.join(returned[:_MOST_NAMES])}"

@@ -1,0 +1,104 @@
+"""Plain values on modules that eager changes from call to call and a program has fixed: a counter, a flag, a position.
+
+Whether such a value is why a program differs is asked: with it put back before each call, eager must compute what the
+program does.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from exportdoctor.core.records.outcome import Agreement
+from exportdoctor.targets.built import Inputs
+from exportdoctor.worker.prove.compare_calls import KEEPS_STATE
+from exportdoctor.worker.prove.input_set import InputSet, run_in_eager
+
+_PLAIN = (bool, int, float, str, type(None))
+_MOST_NAMES = 8
+
+Places = Mapping[str, tuple[torch.nn.Module, str, Any]]
+"""Each value's path, with the module that holds it, its name there, and what it is between calls."""
+
+Compare = Callable[[InputSet], Sequence[Agreement]]
+"""Runs the program on a set; the one row of the comparison with the set's results."""
+
+
+def name_fixed_numbers(
+    rows: Sequence[Agreement], sets: Sequence[InputSet], module: torch.nn.Module, compare: Compare
+) -> list[Agreement]:
+    """The rows, of which those that differ because of such values name them."""
+    return [_with_names(row, one, module, compare) for row, one in zip(rows, sets, strict=True)]
+
+
+def _with_names(row: Agreement, one: InputSet, module: torch.nn.Module, compare: Compare) -> Agreement:
+    if row.holds or row.refused or KEEPS_STATE not in row.trouble:
+        return row
+    places = _changed_places(module, one)
+    if not places or not _agrees_with(places, one, module, compare):
+        return row
+    for name in list(places):
+        fewer = {other: place for other, place in places.items() if other != name}
+        if fewer and _agrees_with(fewer, one, module, compare):
+            places = fewer
+    told = ", ".join(f"{name}{_line_of(*place[:2])}" for name, place in places.items())
+    return msgspec.structs.replace(
+        row,
+        trouble=f"{row.trouble} in {told}, and the program has the value of the export at every call",
+    )
+
+
+def _changed_places(module: torch.nn.Module, one: InputSet) -> Places:
+    """The plain values on modules that a call of the set has changed."""
+    places: dict[str, tuple[torch.nn.Module, str, Any]] = {}
+    for path, child in module.named_modules():
+        for name, value in vars(child).items():
+            if isinstance(value, _PLAIN) and name != "training":
+                places[f"{path}.{name}".lstrip(".")] = child, name, value
+    seen = [result.numbers for result in one.results]
+    changed = [name for name in places if len({repr(numbers.get(name)) for numbers in seen}) > 1]
+    return {name: places[name] for name in changed[:_MOST_NAMES]}
+
+
+def _agrees_with(places: Places, one: InputSet, module: torch.nn.Module, compare: Compare) -> bool:
+    """Whether the program computes what eager does with these values put back before each call."""
+
+    def call(inputs: Inputs) -> Any:
+        for child, name, value in places.values():
+            setattr(child, name, value)
+        return module(*inputs[0], **inputs[1])
+
+    results = run_in_eager(module, one.calls, how=call)
+    return results is not None and all(row.holds for row in compare(replace(one, results=results)))
+
+
+def _line_of(module: torch.nn.Module, name: str) -> str:
+    """Where the module's class changes the value, ` (file:line)`; empty where no line of it is found."""
+    for kind in type(module).__mro__:
+        try:
+            lines, first = inspect.getsourcelines(kind)
+            tree = ast.parse(textwrap.dedent("".join(lines)))
+        except (OSError, TypeError, SyntaxError, ValueError):
+            continue
+        for method in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+            found = None if method.name == "__init__" else next(_writes_of(method, name), None)
+            if found is not None:
+                return f" ({Path(inspect.getfile(kind)).name}:{first + found - 1})"
+    return ""
+
+
+def _writes_of(method: ast.FunctionDef, name: str) -> Iterator[int]:
+    for node in ast.walk(method):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
+            for target in targets:
+                if isinstance(target, ast.Attribute) and target.attr == name:
+                    yield node.lineno
