@@ -10,20 +10,21 @@ import pytest
 import sympy  # type: ignore[import-untyped]
 import torch
 
-from exportdoctor.core.errors import UsageError
+from exportdoctor.core.errors import TargetError, UsageError
 from exportdoctor.core.protocol.domain import DomainRequest, DomainResult
-from exportdoctor.core.records.size_domain import SizeAxis, SizeDomain
+from exportdoctor.core.records.size_domain import SizeAxis, SizeDomain, SizeTrial, StageAnswer
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.report.canvas import Style
 from exportdoctor.report.result_tables import RESULT_FORMS, render_domain
-from exportdoctor.report.wording.size_domains import axis_rows, domain_details, sizes_in_words
+from exportdoctor.report.wording.size_domains import axis_rows, boundary_lines, domain_details, sizes_in_words
 from exportdoctor.shims import call_for_part, export_program
 from exportdoctor.targets import BuiltPart
 from exportdoctor.worker.describe.guard_origin import record_guards
 from exportdoctor.worker.domain.described_sizes import DescribedSize, find_described
 from exportdoctor.worker.domain.domain_server import find_domain
+from exportdoctor.worker.domain.planned_trial import PlannedTrial
 from exportdoctor.worker.domain.size_checks import condition_text
-from exportdoctor.worker.domain.size_rules import describe_sizes
+from exportdoctor.worker.domain.size_rules import describe_sizes, highest_size
 from exportdoctor.worker.domain.size_trials import make_search
 from exportdoctor.worker.prove.input_set import InputSet
 
@@ -241,6 +242,73 @@ def test_a_file_that_is_no_program_is_refused_in_one_line(tmp_path: Path) -> Non
 def test_sizes_are_told_as_a_rule(taken: list[int], highest: int | None, text: str) -> None:
     axis = SizeAxis(name="n", example=6, until=130)
     assert sizes_in_words(describe_sizes(axis, taken, highest)) == text
+
+
+def test_the_largest_size_below_a_bound_is_the_bound() -> None:
+    """Larger ones were once taken to pass, and an operation was blamed for what the bound refuses."""
+    for bound in (87, 100, 129, 3000):
+        assert highest_size(min(bound, 130), 130, lambda size, bound=bound: size <= bound) == bound
+    assert highest_size(96, 130, lambda size: size <= 1000 and size % 32 == 0) == 992
+    assert highest_size(130, 130, lambda size: True) is None
+
+
+class Bounded(torch.nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, y])
+
+
+def test_a_declared_bound_is_not_told_as_an_operation_that_refuses() -> None:
+    args = (torch.randn(3, 4), torch.randn(3, 4))
+    domain = small_domain(Bounded(), args, torch.export.Dim("rows", max=100))
+    assert {axis.highest: axis.ends_by_runs for axis in domain.axes if not axis.fixed} == {100: ()}
+
+
+class Attention(torch.nn.Module):
+    """Torch's attention does not compare the lengths of keys and values: it reads beyond the keys."""
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+def attention_inputs(keys: int, values: int) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.randn(2, 2, size, 8) for size in (3, keys, values))
+
+
+def test_eager_that_reads_beyond_its_inputs_is_known_by_its_answers() -> None:
+    for keys, values, unsteady in ((3, 64, True), (5, 5, False), (64, 3, False)):
+        planned = PlannedTrial(title="", inputs=(attention_inputs(keys, values), {}))
+        assert planned.is_unsteady(Attention()) is unsteady
+    assert not PlannedTrial(title="", inputs=((torch.randn(2),), {})).is_unsteady(Attention())
+
+
+def test_where_eager_answers_by_chance_no_stage_is_called_wrong() -> None:
+    opened = {0: torch.export.Dim.DYNAMIC, 2: torch.export.Dim.DYNAMIC}
+    part = BuiltPart(
+        name="default", title="", module=Attention(), prefix="", args=attention_inputs(5, 5), kwargs={},
+        dynamic_shapes=({0: torch.export.Dim.DYNAMIC}, opened, opened), axes={},
+    )  # fmt: skip
+    call = call_for_part(part)
+    search = make_search(part, call, export_program(call), None)
+    search.plan()
+    search.ask_eager(InputSet(title="", kind="example", calls=(), results=()))
+    domain = search.finish()
+    assert domain.holds
+    assert not any(axis.wrong for axis in domain.axes)
+    said = [*boundary_lines(domain), *domain_details(domain)]
+    assert not domain.unsteady or sum("eager itself gives other numbers" in line for line in said) == 2
+
+
+def test_a_file_that_leaves_an_input_as_it_was_is_told_so_and_not_by_its_numbers() -> None:
+    wrong = StageAnswer(stage="ONNX Runtime", outcome="wrong", message="the program does not change x as eager does")
+    domain = SizeDomain(trials=(SizeTrial(inputs="x[0] 4", answers=(wrong,)),))
+    assert [*boundary_lines(domain)] == ["x[0] 4: ONNX Runtime: the program does not change x as eager does"]
+
+
+def test_a_module_of_torchs_own_that_refuses_its_inputs_is_the_targets_fault(tmp_path: Path) -> None:
+    file = tmp_path / "target.py"
+    file.write_text("import torch\n\n\ndef build():\n    return torch.nn.Linear(2, 2), (torch.randn(3, 3),)\n")
+    with pytest.raises(TargetError, match=r"The eager forward of part default fails: RuntimeError: mat1"):
+        find_domain(DomainRequest(target=TargetRef(ref=f"{file}:build")), lambda _: None)
 
 
 def test_conditions_are_told_as_people_write_them() -> None:

@@ -85,7 +85,7 @@ class SizeDomain(msgspec.Struct, frozen=True, kw_only=True):
     """Which sizes a program takes, why not others, and what each stage did on both sides of each boundary.
 
     `dropped` are conditions that a later file no longer checks, by their numbers. `untried` were too large, or came
-    after the time was over.
+    after the time was over. At `unsteady` eager gives other numbers each time, so that nothing is to be compared.
     """
 
     axes: tuple[SizeAxis, ...] = ()
@@ -93,6 +93,7 @@ class SizeDomain(msgspec.Struct, frozen=True, kw_only=True):
     trials: tuple[SizeTrial, ...] = ()
     dropped: tuple[int, ...] = ()
     untried: tuple[str, ...] = ()
+    unsteady: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

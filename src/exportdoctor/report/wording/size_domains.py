@@ -182,8 +182,18 @@ def domain_details(domain: SizeDomain) -> Iterator[str]:
     if domain.untried:
         more = f" and {len(domain.untried) - _MOST_UNTRIED} more" if len(domain.untried) > _MOST_UNTRIED else ""
         yield f"not tried, too large or for want of time: {', '.join(domain.untried[:_MOST_UNTRIED])}{more}"
+    yield from _unsteady_sizes(domain)
     yield from domain.notes
     yield verdict(domain)
+
+
+def _unsteady_sizes(domain: SizeDomain) -> Iterator[str]:
+    """The inputs at which eager's own answer is not the same each time."""
+    if domain.unsteady:
+        mark = "; " if any(", " in one for one in domain.unsteady) else ", "
+        more = f" and {len(domain.unsteady) - _MOST_SIZES} more" if len(domain.unsteady) > _MOST_SIZES else ""
+        shown = mark.join(domain.unsteady[:_MOST_SIZES])
+        yield f"{shown}{more}: nothing can be compared, eager itself gives other numbers when it is called again"
 
 
 def _end_of(trial: SizeTrial, condition: SizeCondition) -> str:
@@ -196,13 +206,15 @@ def _end_of(trial: SizeTrial, condition: SizeCondition) -> str:
 
 
 def boundary_lines(domain: SizeDomain) -> Iterator[str]:
-    """The sizes at which a stage is wrong, or does not refuse what eager refuses; one line each."""
+    """The sizes at which a stage is wrong, or does not refuse what eager refuses, or eager answers by chance."""
+    yield from _unsteady_sizes(domain)
     for trial in domain.trials:
         for one in trial.answers:
             if one.outcome in ("wrong", "alone"):
                 why = domain.conditions[trial.condition] if trial.condition >= 0 else None
                 at = f" ({why.text}, {short_path(why.file)}:{why.line})" if why is not None and why.file else ""
-                yield f"{trial.inputs}: {one.stage} {_ENDS[one.outcome]}{at}"
+                what = f": {one.message}" if one.outcome == "wrong" and one.message else f" {_ENDS[one.outcome]}"
+                yield f"{trial.inputs}: {one.stage}{what}{at}"
 
 
 def _then(domain: SizeDomain, number: int) -> str:

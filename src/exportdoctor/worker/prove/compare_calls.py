@@ -29,7 +29,9 @@ def compare_calls(one: InputSet, answers: Sequence[CallResult], *, tensors: bool
     row = max(rows, key=lambda row: row.max_abs / (row.tolerance or 1)) if place is None else rows[place]
     if place:
         what = row.trouble or f"differs by {row.max_abs:.1e}"
-        row = msgspec.structs.replace(row, trouble=f"call {place + 1} of {len(rows)} {what}: eager keeps state")
+        repeated = any(one.calls[place] is call for call in one.calls[:place])  # that agreed, when it came first
+        why = ": eager keeps state" if repeated else ""
+        row = msgspec.structs.replace(row, trouble=f"call {place + 1} of {len(rows)} {what}{why}")
     kept = _state_note(one) if one.kind == "called_again" and row.holds else ""
     notes = "; ".join(dict.fromkeys(filter(None, (*(row.note for row in rows), kept))))
     return msgspec.structs.replace(row, kind=one.kind, made_up=one.made_up, note=notes)
