@@ -267,17 +267,28 @@ def runnable(program: Any) -> Any:
 
 
 def flat_inputs(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """The program's inputs in the order of the file's: as traced, without what the program holds as constants."""
+    """The program's inputs in the order of the file's: as traced, without what the program holds as constants.
+
+    Complex numbers are pairs of real ones, which is what torch.onnx makes of them.
+    """
     leaves = inputs_in_traced_order(program, args, kwargs)
     user = [one for one in program.graph_signature.input_specs if one.kind == InputKind.USER_INPUT]
     if len(user) != len(leaves):
         raise ValueError(f"the program takes {len(user)} inputs, and there are {len(leaves)}")
-    return [leaf for one, leaf in zip(user, leaves, strict=True) if not isinstance(one.arg, ConstantArgument)]
+    taken = [leaf for one, leaf in zip(user, leaves, strict=True) if not isinstance(one.arg, ConstantArgument)]
+    return [in_pairs(leaf) for leaf in taken]
+
+
+def in_pairs(value: Any) -> Any:
+    """A tensor of complex numbers as pairs of real ones; anything else as it is."""
+    pairs = isinstance(value, torch.Tensor) and value.is_complex()
+    return torch.view_as_real(value.resolve_conj()) if pairs else value
 
 
 def flat_outputs(program: Any, output: Any) -> list[torch.Tensor]:
-    """What eager gave as the file gives it: tensors, and sizes as tensors, without the program's constants."""
+    """What eager gave as the file gives it: tensors, in pairs if complex, and sizes as tensors, without constants."""
     user = [one for one in program.graph_signature.output_specs if one.kind == OutputKind.USER_OUTPUT]
     leaves = tree_leaves(output)
     pairs = zip(user, leaves, strict=len(user) == len(leaves))
-    return [torch.as_tensor(leaf).detach() for one, leaf in pairs if not isinstance(one.arg, ConstantArgument)]
+    kept = [torch.as_tensor(leaf).detach() for one, leaf in pairs if not isinstance(one.arg, ConstantArgument)]
+    return [in_pairs(leaf) for leaf in kept]
