@@ -30,7 +30,7 @@ from exportdoctor.worker.describe.guard_origin import record_guards
 from exportdoctor.worker.describe.module_stack import state_id
 from exportdoctor.worker.domain.size_trials import SAVED, DomainSearch, TriedStage, make_search
 from exportdoctor.worker.export.load_cost import LoadCost, measure_load
-from exportdoctor.worker.export.program_file import modules_of_classes, save_program
+from exportdoctor.worker.export.program_file import load_program, modules_of_classes, save_program
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import failed_run
 from exportdoctor.worker.prove.input_set import InputSet
@@ -183,7 +183,7 @@ def _as_program(job: PartJob, made: PartExport, call: ExportCall, program: Any) 
     try:
         save_program(program, path)
         with measure_load() as cost:
-            made.loaded = loaded = torch.export.load(path).module()
+            made.loaded = loaded = load_program(path).module()
             cost.note_loaded()
             with suppress(Exception):  # the comparison tells it
                 run_calls(loaded, [(call.args, call.kwargs)])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import operator
 import re
 import warnings
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,7 @@ from typing import Any
 
 import msgspec
 import torch
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.export import ExportedFile, ValueInfo
@@ -90,12 +91,12 @@ def _sizes(inputs: Mapping[str, Any], axes: Mapping[str, tuple[str, ...]]) -> It
 
 
 def output_names(program: Any) -> list[str]:
-    """Where each tensor is in the program's output, as a name: `pooler_output`, `past_key_values_0`."""
+    """Where each tensor, and each size, is in the program's output, as a name: `pooler_output`, `past_key_values_0`."""
     spec = program.call_spec.out_spec
     paths = leaves_with_paths(tree_unflatten(list(range(spec.num_leaves)), spec))
     specs = [one for one in program.graph_signature.output_specs if one.kind == OutputKind.USER_OUTPUT]
     names = [re.sub(r"\W+", "_", path_text(keys)).strip("_") or "output" for keys, _ in paths]
-    kept = [name for name, one in zip(names, specs, strict=False) if isinstance(one.arg, TensorArgument)]
+    kept = [name for name, one in zip(names, specs, strict=False) if not isinstance(one.arg, ConstantArgument)]
     return [name if not name.isdigit() else f"output_{name}" for name in kept] if len(set(kept)) == len(kept) else []
 
 
@@ -112,11 +113,19 @@ def drop_assertions(program: Any) -> tuple[str, ...]:
             continue
         for node in list(graph.nodes):
             if node.op == "call_function" and not node.users and any(word in str(node.target) for word in _CHECKS):
-                if _ABOUT_DTYPES not in str(node.target):
+                if _ABOUT_DTYPES not in str(node.target) and not _always_holds(node):
                     dropped.append(_assertion_text(node))
                 _erase(graph, node)
         module.recompile()
     return tuple(dict.fromkeys(dropped))
+
+
+def _always_holds(node: torch.fx.Node) -> bool:
+    """Whether an assertion says of the size of a tensor that it is not negative."""
+    said = node.args[0] if node.args else None
+    if not isinstance(said, torch.fx.Node) or said.target is not operator.ge or said.args[1] != 0:
+        return False
+    return getattr(said.args[0], "target", None) is torch.ops.aten.sym_size.int
 
 
 def _assertion_text(node: torch.fx.Node) -> str:
