@@ -223,7 +223,7 @@ def _result(
     trouble = next((made.trouble for made in found if made.trouble is not None), None)
     notes = [note for made in found for note in made.notes]
     domains = tuple(made.domain for made in found if made.domain is not None)
-    if not any(row.kind in _OTHER_SIZES and not row.refused for row in numbers):
+    if numbers and not any(row.kind in _OTHER_SIZES for row in numbers):
         notes.append(wording.ONE_SIZE)
     part = pieces[0].part
     needs_positions = request.cache and has_pictures(part, pieces[-1].part)
