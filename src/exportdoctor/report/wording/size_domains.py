@@ -41,6 +41,7 @@ def at_described_size(axis: str, size: int, by: str, numbers: list[int] | list[l
 
 
 UNCHANGED = "unchanged"
+_BY_CHANCE = "eager's own answer depends on memory that is not its own or that nobody wrote"
 DIVIDES_BY_ZERO = "a guard divides by zero"
 OTHER_WAY = "eager goes another way here than on the example, and the program does not"
 
@@ -117,8 +118,25 @@ def axis_rows(domain: SizeDomain) -> list[tuple[str, str]]:
         more = f" and {len(axis.follows) - _MOST_SIZES} more" if len(axis.follows) > _MOST_SIZES else ""
         verb = "follows" if len(axis.follows) == 1 else "follow"
         follows = f"; {', '.join(axis.follows[:_MOST_SIZES])}{more} {verb}" if axis.follows else ""
-        rows.append((name, f"{sizes_in_words(axis)}{follows}"))
+        rows.append((name, f"{sizes_in_words(axis)}{_beyond(domain, axis)}{follows}"))
     return rows
+
+
+def _beyond(domain: SizeDomain, axis: SizeAxis) -> str:
+    """The sizes next to those that the program takes which it refuses and eager answers, declared bounds apart.
+
+    Zero and one are left out: torch.export promises neither.
+    """
+    ends = [] if axis.only or axis.fixed or not axis.until else [axis.lowest - axis.step]
+    ends += [axis.highest + axis.step] if ends and axis.highest is not None else []
+    titles = {at_size(axis.name, size): size for size in ends if size > 1}
+    found = [titles[one.inputs] for one in domain.trials if one.inputs in titles and _refuses_alone(domain, one)]
+    return f"; eager takes {' and '.join(map(str, found))} as well" if found else ""
+
+
+def _refuses_alone(domain: SizeDomain, trial: SizeTrial) -> bool:
+    declared = trial.condition >= 0 and domain.conditions[trial.condition].kind == "declared"
+    return not trial.eager and not declared and trial.answers[0].outcome == "refuses"
 
 
 def condition_line(condition: SizeCondition) -> str:
@@ -188,12 +206,12 @@ def domain_details(domain: SizeDomain) -> Iterator[str]:
 
 
 def _unsteady_sizes(domain: SizeDomain) -> Iterator[str]:
-    """The inputs at which eager's own answer is not the same each time."""
+    """The inputs at which eager's own answer depends on other memory."""
     if domain.unsteady:
         mark = "; " if any(", " in one for one in domain.unsteady) else ", "
         more = f" and {len(domain.unsteady) - _MOST_SIZES} more" if len(domain.unsteady) > _MOST_SIZES else ""
         shown = mark.join(domain.unsteady[:_MOST_SIZES])
-        yield f"{shown}{more}: nothing can be compared, eager itself gives other numbers when it is called again"
+        yield f"{shown}{more}: nothing can be compared, {_BY_CHANCE}"
 
 
 def _end_of(trial: SizeTrial, condition: SizeCondition) -> str:

@@ -36,6 +36,7 @@ from exportdoctor.worker.domain.size_axes import (
 )
 from exportdoctor.worker.domain.size_checks import SizeChecks
 from exportdoctor.worker.domain.size_rules import describe_sizes, ends_by_runs, highest_size, points_of, takes
+from exportdoctor.worker.domain.surrounded_memory import depends_on_other_memory
 from exportdoctor.worker.domain.value_growth import ValueGrowth, measure_growth
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.input_set import InputSet
@@ -138,10 +139,10 @@ class DomainSearch:
             planned.known = None  # its answers may be large
         known = {_outcomes_of(one) for one in trials}
         tried = []
-        for one in others:
-            found = self._trial_if_steady(self._of_set(one)) if time.monotonic() < end else []
+        for other in others:
+            found = self._trial_if_steady(self._of_set(other)) if time.monotonic() < end else []
             tried += found
-            self.right += [one.inputs for trial in found if _is_right(trial)]
+            self.right += [other.inputs for trial in found if _is_right(trial)]
         told = [one for one in tried if not _is_right(one)]
         for one in told:
             if _outcomes_of(one) not in known or (one.condition < 0 and not one.holds):
@@ -253,10 +254,10 @@ class DomainSearch:
         return all(at is None or self.inputs.size_at((leaf, at)) or not size for (leaf, at), size in sizes.items())
 
     def _trial_if_steady(self, planned: PlannedTrial) -> list[SizeTrial]:
-        """The trial; none where a stage gives other numbers than eager, and eager itself gives others each time."""
+        """The trial; none where a stage gives other numbers than eager, whose own answer depends on other memory."""
         trial = self._trial(planned)
         wrong = any(answer.outcome == "wrong" for answer in trial.answers)
-        if not wrong or self.eager is None or not planned.is_unsteady(self.eager):
+        if not wrong or self.eager is None or not depends_on_other_memory(self.eager, planned.inputs):
             return [trial]
         self._unsteady.append(planned.title)
         return []
