@@ -19,6 +19,7 @@ from exportdoctor.report.result_tables import RESULT_FORMS, render_domain
 from exportdoctor.report.wording.size_domains import axis_rows, boundary_lines, domain_details, sizes_in_words
 from exportdoctor.shims import call_for_part, export_program
 from exportdoctor.targets import BuiltPart
+from exportdoctor.targets.built import Inputs
 from exportdoctor.worker.describe.guard_origin import record_guards
 from exportdoctor.worker.domain.described_sizes import DescribedSize, find_described
 from exportdoctor.worker.domain.domain_server import find_domain
@@ -276,7 +277,7 @@ def attention_inputs(keys: int, values: int) -> tuple[torch.Tensor, ...]:
 
 def test_eager_that_reads_beyond_its_inputs_is_known_by_its_answers() -> None:
     for keys, values, unsteady in ((3, 64, True), (5, 6, True), (1, 5, True), (5, 5, False), (64, 3, False)):
-        inputs = (attention_inputs(keys, values), {})
+        inputs: Inputs = (attention_inputs(keys, values), {})
         assert depends_on_other_memory(Attention(), inputs) is unsteady
     assert not depends_on_other_memory(Attention(), ((torch.randn(2),), {}))
 
