@@ -104,7 +104,7 @@ class ExportChecker:
             options = ScanOptions(to=to, cure=False, use_cache=identity is not None)
             report = scan_plan(plan, options, identity=identity)
         except ExportdoctorError as error:
-            pytest.fail(error.line(), pytrace=False)
+            raise pytest.fail.Exception(error.line(), pytrace=False) from None
         if report.exports:  # nothing to look up later
             shutil.rmtree(runs_root() / report.run, ignore_errors=True)
         return report
@@ -213,9 +213,13 @@ def _read_baseline(path: Path) -> Baseline:
 
 
 def _plan(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, dynamic_shapes: Any) -> Any:
+    from exportdoctor.core.errors import ExportdoctorError
     from exportdoctor.targets import plan_for_module
 
-    return plan_for_module(module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes)
+    try:
+        return plan_for_module(module, args, dict(kwargs or {}), dynamic_shapes=dynamic_shapes)
+    except ExportdoctorError as error:
+        raise pytest.fail.Exception(error.line(), pytrace=False) from None
 
 
 def _assert_shims_cure(plan: Any, shims: tuple[str, ...]) -> None:

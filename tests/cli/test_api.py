@@ -113,6 +113,12 @@ def test_bad_input_is_told_in_one_line() -> None:
     for limit in ("timeout", "memory_mb", "build_timeout", "build_memory_mb"):
         with pytest.raises(UsageError, match=f"{limit}=nan"):
             exportdoctor.scan(Tower(), (), **{limit: math.nan})  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="The arguments are a Tensor"):
+        exportdoctor.scan(Tower(), torch.randn(5, 4))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="Tower is a class"):
+        exportdoctor.scan(Tower, (torch.randn(5, 4),))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="What is to be exported is a function"):
+        exportdoctor.scan(lambda x: x, ())  # type: ignore[arg-type]
     with pytest.raises(TargetError, match="eager forward"):
         exportdoctor.scan(Tower(), (torch.randn(5, 9), torch.tensor([3])))
 

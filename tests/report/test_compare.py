@@ -56,6 +56,24 @@ def test_a_part_that_only_one_run_asked_is_told_without_its_modules() -> None:
     assert not any(change.what.startswith(f"{old.parts[-1].name}:") for change in found.modules)
 
 
+def test_what_a_run_that_was_cut_off_has_not_asked_is_neither_gone_nor_missing() -> None:
+    whole = report()
+    parts = (*whole.parts[:-1], msgspec.structs.replace(whole.parts[-1], complete=False, modules=()))
+    cut = msgspec.structs.replace(whole, run="cut", complete=False, parts=parts[1:], findings=())
+    early = msgspec.structs.replace(cut, parts=(), environment={})
+    for other in (cut, early):
+        for found in (compare_reports(whole, other), compare_reports(other, whole)):
+            assert found.unfinished == ("cut",)
+            assert not found.same
+            assert not found.environment
+            named = {part.name for part in other.parts if part.complete}
+            assert {change.what for change in found.parts} <= named
+            assert {one.partition(":")[0] for one in (*found.findings_gone, *found.findings_new)} <= named
+            text = render_comparison(found)
+            assert "cut did not come to its end: what it has not asked is not compared." in text
+            assert "missing" not in text
+
+
 def test_a_run_of_one_submodule_is_said_to_be_one_first() -> None:
     old = report()
     name = next(module.fqn for module in old.parts[0].modules if module.status == "fails_own")

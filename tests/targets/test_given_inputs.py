@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from safetensors.torch import save_file
 from exportdoctor.cli.main import run
 from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.records.target import BuildOptions, TargetRef
-from exportdoctor.targets import BuiltTarget, build, resolve
+from exportdoctor.targets import BuiltPart, BuiltTarget, build, resolve
 from exportdoctor.targets.eager import run_once
 from exportdoctor.worker.inputs_code import inputs_code
 
@@ -56,6 +58,35 @@ def test_the_code_makes_inputs_that_the_module_takes(part: str) -> None:
             assert (again["kwargs"][name].shape, again["kwargs"][name].dtype) == (value.shape, value.dtype)
     run_once(made.module, ((), again["kwargs"]))
     assert again["dynamic_shapes"] == made.dynamic_shapes
+
+
+@dataclass
+class Pair:
+    left: torch.Tensor
+    scale: float
+
+
+class Opaque:
+    """What nobody can write as code."""
+
+
+def test_texts_numbers_and_objects_are_written_as_python() -> None:
+    given = {"a": "it's", "b": 'say "hi"', "c": "both ' and \"", "d": math.inf, "e": [-math.inf, 2**70, ("x",)]}
+    args = (Pair(torch.zeros(2, dtype=torch.int8), 0.5), given)
+    part = BuiltPart(
+        name="default", title="", module=torch.nn.Identity(), prefix="", args=args, kwargs={}, dynamic_shapes=None
+    )
+    code = inputs_code(part, target="model.py:build", by_factory=True)
+    assert "with a factory --inputs is refused" in code
+    assert "THIS_FILE" not in code
+    pair, again = evaluate(code, None)["args"]
+    assert (type(pair), pair.scale, pair.left.tolist()) == (Pair, 0.5, [0, 0])
+    assert again == given
+    part = replace(part, args=([Opaque()], Opaque()))
+    code = inputs_code(part, target="model.py:build", by_factory=True)
+    assert code.count("def make_opaque()") == 1
+    with pytest.raises(NotImplementedError):
+        evaluate(code, None)
 
 
 @pytest.mark.slow

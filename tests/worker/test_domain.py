@@ -11,21 +11,23 @@ import pytest
 import sympy  # type: ignore[import-untyped]
 import torch
 
-from exportdoctor.core.errors import UsageError
+from exportdoctor.core.errors import TargetError, UsageError
 from exportdoctor.core.protocol.domain import DomainRequest, DomainResult
-from exportdoctor.core.records.size_domain import SizeAxis, SizeDomain
+from exportdoctor.core.records.size_domain import SizeAxis, SizeDomain, SizeTrial, StageAnswer
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.report.canvas import Style
 from exportdoctor.report.result_tables import RESULT_FORMS, render_domain
-from exportdoctor.report.wording.size_domains import axis_rows, domain_details, sizes_in_words
+from exportdoctor.report.wording.size_domains import axis_rows, boundary_lines, domain_details, sizes_in_words
 from exportdoctor.shims import call_for_part, export_program
 from exportdoctor.targets import BuiltPart
+from exportdoctor.targets.built import Inputs
 from exportdoctor.worker.describe.guard_origin import record_guards
 from exportdoctor.worker.domain.described_sizes import DescribedSize, find_described
 from exportdoctor.worker.domain.domain_server import find_domain
 from exportdoctor.worker.domain.size_checks import condition_text
-from exportdoctor.worker.domain.size_rules import describe_sizes
+from exportdoctor.worker.domain.size_rules import describe_sizes, highest_size
 from exportdoctor.worker.domain.size_trials import make_search
+from exportdoctor.worker.domain.surrounded_memory import depends_on_other_memory
 from exportdoctor.worker.prove.input_set import InputSet
 
 FILE = Path(__file__).parents[2] / "fixtures" / "domain" / "sizes.py"
@@ -285,6 +287,123 @@ def test_a_declared_end_is_no_operations(least: int | None, most: int | None) ->
     assert (axis.highest, axis.ends_by_runs, axis.declared) == (most, (), (least, most))
     assert "operation" not in sizes_in_words(axis)
     assert "declared" in sizes_in_words(axis)
+
+
+def test_the_largest_size_below_a_bound_is_the_bound() -> None:
+    """Larger ones were once taken to pass, and an operation was blamed for what the bound refuses."""
+    for bound in (87, 100, 129, 3000):
+        assert highest_size(min(bound, 130), 130, range(bound + 1).__contains__) == bound
+    assert highest_size(96, 130, lambda size: size <= 1000 and size % 32 == 0) == 992
+    assert highest_size(130, 130, lambda size: True) is None
+
+
+class Bounded(torch.nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, y])
+
+
+def test_a_declared_bound_is_not_told_as_an_operation_that_refuses() -> None:
+    args = (torch.randn(3, 4), torch.randn(3, 4))
+    domain = small_domain(Bounded(), args, torch.export.Dim("rows", max=100))
+    assert {axis.highest: axis.ends_by_runs for axis in domain.axes if not axis.fixed} == {100: ()}
+
+
+class Attention(torch.nn.Module):
+    """Torch's attention does not compare the lengths of keys and values: it reads beyond the keys."""
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+def attention_inputs(keys: int, values: int) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.randn(2, 2, size, 8) for size in (3, keys, values))
+
+
+def test_eager_that_reads_beyond_its_inputs_is_known_by_its_answers() -> None:
+    for keys, values, unsteady in ((3, 64, True), (5, 6, True), (1, 5, True), (5, 5, False), (64, 3, False)):
+        inputs: Inputs = (attention_inputs(keys, values), {})
+        assert depends_on_other_memory(Attention(), inputs) is unsteady
+    assert not depends_on_other_memory(Attention(), ((torch.randn(2),), {}))
+
+
+class Unwritten(torch.nn.Module):
+    def __init__(self, filled: bool) -> None:
+        super().__init__()
+        self.filled, self.conv, self.norm = filled, torch.nn.Conv1d(4, 6, 3, padding=1), torch.nn.BatchNorm1d(6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = torch.empty_like(x).transpose(0, 2)
+        if self.filled:
+            found.copy_(x.transpose(0, 2)).add_(1)
+        return self.norm(self.conv(x)).sum() + found.expand(2, *found.shape)
+
+
+def test_memory_that_nobody_wrote_makes_an_answer_chance() -> None:
+    x = torch.randn(3, 4, 5)
+    assert depends_on_other_memory(Unwritten(filled=False), ((x,), {}))
+    assert not depends_on_other_memory(Unwritten(filled=True), ((x,), {}))
+    assert not depends_on_other_memory(Unwritten(filled=True), ((x[::2, :, 1:4],), {}))
+
+
+def test_where_eager_answers_by_chance_no_stage_is_called_wrong() -> None:
+    opened = {0: torch.export.Dim.DYNAMIC, 2: torch.export.Dim.DYNAMIC}
+    part = BuiltPart(
+        name="default", title="", module=Attention(), prefix="", args=attention_inputs(5, 5), kwargs={},
+        dynamic_shapes=({0: torch.export.Dim.DYNAMIC}, opened, opened), axes={},
+    )  # fmt: skip
+    call = call_for_part(part)
+    search = make_search(part, call, export_program(call), None)
+    search.plan()
+    search.ask_eager(InputSet(title="", kind="example", calls=(), results=()))
+    domain = search.finish()
+    assert domain.holds
+    assert not any(axis.wrong for axis in domain.axes)
+    said = [*boundary_lines(domain), *domain_details(domain)]
+    assert not domain.unsteady or sum("eager's own answer depends on memory" in line for line in said) == 2
+
+
+def small_search(module: torch.nn.Module, *args: torch.Tensor, axis: str, dim: object) -> SizeDomain:
+    """The domain of the exported program beside eager, with one size open."""
+    name, _, place = axis.removesuffix("]").partition("[")
+    shapes = {one: {int(place): dim} if one == name else None for one in inspect.signature(module.forward).parameters}
+    part = BuiltPart(
+        name="default", title="", module=module, prefix="", args=args, kwargs={}, dynamic_shapes=shapes,
+        axes={axis: (axis,)},
+    )  # fmt: skip
+    call = call_for_part(part)
+    search = make_search(part, call, export_program(call), None)
+    search.plan()
+    search.ask_eager(InputSet(title="", kind="example", calls=(), results=()))
+    return search.finish()
+
+
+class Padded(torch.nn.Module):
+    """Its program refuses less than five columns, which eager takes: a size of one is another program to torch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        padded = torch.nn.functional.pad(x, (0, -x.shape[1] % 4))
+        return padded.view(x.shape[0], -1, 4).sum(1)
+
+
+def test_the_next_size_that_eager_takes_and_the_program_refuses_is_told_beside_the_rule() -> None:
+    domain = small_search(Padded(), torch.randn(3, 6), axis="x[1]", dim=torch.export.Dim.DYNAMIC)
+    assert open_axes(domain) == {"x[1]": "≥ 5; eager takes 4 as well"}
+    bounded = torch.export.Dim("columns", min=5, max=12)
+    domain = small_search(torch.nn.ReLU(), torch.randn(3, 6), axis="input[1]", dim=bounded)
+    assert open_axes(domain) == {"input[1]": "5 to 12"}
+
+
+def test_a_file_that_leaves_an_input_as_it_was_is_told_so_and_not_by_its_numbers() -> None:
+    wrong = StageAnswer(stage="ONNX Runtime", outcome="wrong", message="the program does not change x as eager does")
+    domain = SizeDomain(trials=(SizeTrial(inputs="x[0] 4", answers=(wrong,)),))
+    assert [*boundary_lines(domain)] == ["x[0] 4: ONNX Runtime: the program does not change x as eager does"]
+
+
+def test_a_module_of_torchs_own_that_refuses_its_inputs_is_the_targets_fault(tmp_path: Path) -> None:
+    file = tmp_path / "target.py"
+    file.write_text("import torch\n\n\ndef build():\n    return torch.nn.Linear(2, 2), (torch.randn(3, 3),)\n")
+    with pytest.raises(TargetError, match=r"The eager forward of part default fails: RuntimeError: mat1"):
+        find_domain(DomainRequest(target=TargetRef(ref=f"{file}:build")), lambda _: None)
 
 
 def test_conditions_are_told_as_people_write_them() -> None:

@@ -10,6 +10,7 @@ from transformers import DynamicCache
 
 from exportdoctor.shims import ExportCall, apply_shims, export_program, find
 from exportdoctor.worker.export.program_file import why_unloadable
+from exportdoctor.worker.translate.onnx_program import drop_assertions, output_names
 
 
 class Scaled(nn.Module):
@@ -46,3 +47,28 @@ def test_what_torch_refuses_is_told() -> None:
     call = ExportCall(module=Pooled(), args=args, dynamic_shapes=({**rows}, {**rows}))
     with apply_shims([find("hoist-numbers")], call) as given:
         assert "unbacked symbols" in why_unloadable(export_program(given))
+
+
+class Named(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, str]:
+        return x * 2, "done"
+
+
+def test_what_torch_logs_when_it_cannot_load_a_file_is_the_reason() -> None:
+    why = why_unloadable(torch.export.export(Named(), (torch.ones(3),)))
+    assert why == "SerializeError: Unable to deserialize output node Argument(as_string=done)"
+
+
+class Found(nn.Module):
+    def forward(self, x: Tensor, count: Tensor) -> tuple[Tensor, Tensor, int]:
+        size = count.item()
+        torch._check(size >= 2)  # type: ignore[arg-type]
+        return x[x > 0], x.new_zeros(size), x.shape[0]  # type: ignore[arg-type]
+
+
+def test_an_assertion_that_always_holds_is_no_condition_of_a_file() -> None:
+    shapes = ({0: torch.export.Dim.DYNAMIC}, None)
+    program = torch.export.export(Found(), (torch.ones(3), torch.tensor(4)), dynamic_shapes=shapes)
+    assert output_names(program) == ["output_0", "output_1", "output_2"]
+    (said,) = drop_assertions(program)
+    assert said.startswith("u0 >= 2 for the value at ")

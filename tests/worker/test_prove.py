@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,8 @@ from exportdoctor.worker.prove.input_meaning import draw_boundaries
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.object_walk import tensors_by_path
 from exportdoctor.worker.prove.proof_inputs import sizes_title
+from exportdoctor.worker.translate.onnx_program import flat_inputs, translate
+from exportdoctor.worker.translate.onnx_session import OnnxSession
 
 
 @pytest.mark.parametrize(
@@ -409,3 +412,67 @@ def test_whole_numbers_between_calls_are_of_their_own_row(rows: list[list[int]])
     made = resample_numbers(((torch.tensor(rows), torch.tensor([True, False])), {}))
     drawn = made[0][0].tolist() if made is not None else rows
     assert all(set(found) <= set(row) for row, found in zip(rows, drawn, strict=True))
+
+
+class Counted(nn.Module):
+    """Gives a size and how often it was called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> tuple[Tensor, int, int]:
+        self.calls += 1
+        return x * 2, x.shape[0] * 2, self.calls
+
+
+class Spectrum(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, int]:
+        return torch.fft.rfft(x.real).conj(), x.shape[0]
+
+
+class Turned(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return (x * 1j).conj(), x.abs() + 1
+
+
+def known_sets(module: nn.Module, *args: Tensor) -> dict[str, InputSet]:
+    return {one.kind: one for one in cure_inputs(ExportCall(module=module, args=args))}
+
+
+def answered(one: InputSet, *outputs: Any) -> Any:
+    """How these outputs, one for each call, agree with eager's."""
+    results = [CallResult(output=output, after=call, buffers={}) for output, call in zip(outputs, one.calls)]
+    return compare_calls(one, results, tensors=True)
+
+
+def test_numbers_that_a_program_gives_are_compared_like_its_tensors() -> None:
+    sets, x = known_sets(Counted(), torch.randn(3, 4)), torch.randn(3, 4)
+    program = torch.export.export(Counted(), (x,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},)).module()
+    rows = {kind: compare_calls(one, run_calls(program, one.calls), tensors=True) for kind, one in sets.items()}
+    assert rows["example"].holds
+    assert rows["called_again"].trouble == "call 2 of 3 output 2 is 1, and eager gives 2: eager keeps state"
+    assert rows["others_between"].trouble == "call 2 of 3 output 2 is 1, and eager gives 2"
+
+
+def test_a_file_gives_sizes_as_tensors_and_complex_numbers_as_pairs() -> None:
+    one = known_sets(Spectrum(), torch.randn(3, 8, dtype=torch.complex64))["example"]
+    spectrum, size = one.results[0].output
+    pairs = torch.view_as_real(spectrum.resolve_conj())
+    row = answered(one, [pairs, torch.tensor(size)])
+    assert row.holds
+    assert row.note == "the file gives complex numbers as pairs of real ones"
+    assert not answered(one, [pairs, torch.tensor(size + 1)]).holds
+    assert not answered(one, [pairs + 1, torch.tensor(size)]).holds
+    assert not answered(one, [pairs.flip(-1), torch.tensor(size)]).holds
+
+
+def test_a_file_of_complex_numbers_is_fed_with_pairs(tmp_path: Path) -> None:
+    module, x = Turned(), torch.randn(3, 8, dtype=torch.complex64)
+    program = torch.export.export(module, (x,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+    reader = copy.copy(program)
+    translate(program).made.save(str(tmp_path / "spectrum.onnx"))
+    session = OnnxSession(tmp_path / "spectrum.onnx")
+    for one in known_sets(module, x).values():
+        answers = [session.run(flat_inputs(reader, *call)) for call in one.calls]
+        assert answered(one, *answers).holds

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from exportdoctor.cli.main import exportdoctor
-from exportdoctor.core.errors import UsageError
+from exportdoctor.core.errors import TargetError, UsageError
 from exportdoctor.core.protocol.sensitivity import LayerCost, SensitivityRequest, SensitivityResult
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.report.canvas import Style
@@ -180,6 +180,14 @@ def test_inputs_that_cannot_be_guessed_are_asked_for_in_one_line(tmp_path: Path)
     save(model, str(tmp_path / "ids.onnx"))
     with pytest.raises(UsageError, match="'ids' takes no floats"):
         measure(tmp_path / "ids.onnx")
+
+
+def test_a_target_that_refuses_its_inputs_is_told_by_what_it_raises(tmp_path: Path) -> None:
+    file = tmp_path / "target.py"
+    file.write_text("import torch\n\n\ndef build():\n    return torch.nn.Linear(2, 2), (torch.randn(3, 3),)\n")
+    request = SensitivityRequest(target=TargetRef(ref=f"{file}:build"), to="int8")
+    with pytest.raises(TargetError, match=r"The eager forward of part default fails: RuntimeError: mat1"):
+        find_sensitivity(request, lambda _: None)
 
 
 def test_sets_are_read_from_each_kind_of_file(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """What differs from the first run to the second. Findings are named by part, module, place and exception.
 
     `only` are submodules beside which one run scanned nothing of their part: there what was not tried is left out.
+    `unfinished` are runs that did not come to their end: what they have not asked is left out as well.
     """
 
     before: str
@@ -40,17 +41,21 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     findings_new: tuple[str, ...] = ()
     findings_same: int = 0
     only: tuple[str, ...] = ()
+    unfinished: tuple[str, ...] = ()
 
     @property
     def same(self) -> bool:
-        """Whether parts, modules and findings are as they were."""
-        return not (self.parts or self.modules or self.findings_gone or self.findings_new)
+        """Whether parts, modules and findings are as they were, which only runs that came to their end show."""
+        return not (self.parts or self.modules or self.findings_gone or self.findings_new or self.unfinished)
 
 
 def compare_reports(before: Report, after: Report) -> Comparison:
     """The differences. A part that only one of them has is listed without its modules."""
-    old, new = {p.name: p for p in before.parts}, {p.name: p for p in after.parts}
+    unfinished = tuple(dict.fromkeys(report.run for report in (before, after) if not report.complete))
+    old, new = ({part.name: part for part in report.parts if part.complete} for report in (before, after))
     both = [name for name in old if name in new]
+    told = (old, new) if not unfinished else tuple({name: parts[name] for name in both} for parts in (old, new))
+    environments = (before.environment, after.environment)
     untried = {
         (name, module.fqn)
         for name in both
@@ -63,8 +68,8 @@ def compare_reports(before: Report, after: Report) -> Comparison:
     return Comparison(
         before=before.run,
         after=after.run,
-        environment=_changes(before.environment, after.environment),
-        parts=_changes({name: _verdict(part) for name, part in old.items()}, {n: _verdict(p) for n, p in new.items()}),
+        environment=_changes(*environments) if all(environments) else (),
+        parts=_changes(*({name: _verdict(part) for name, part in parts.items()} for parts in told)),
         modules=tuple(change for name in both for change in _modules(old[name], new[name])),
         findings_gone=tuple(_describe(finding) for key, finding in one.items() if key not in other),
         findings_new=tuple(_describe(finding) for key, finding in other.items() if key not in one),
@@ -72,6 +77,7 @@ def compare_reports(before: Report, after: Report) -> Comparison:
         only=tuple(
             dict.fromkeys(f"{part.name}: {name}" for part in (*before.parts, *after.parts) for name in part.only)
         ),
+        unfinished=unfinished,
     )
 
 
@@ -112,6 +118,8 @@ def render_comparison(found: Comparison, style: Style | None = None) -> str:
     canvas.paragraph(f"{found.before} → {found.after}", colour="bold")
     if found.only:
         canvas.paragraph(wording.plain(f"One run scanned only {', '.join(found.only)}. No more is compared."), hang=4)
+    for run in found.unfinished:
+        canvas.paragraph(wording.plain(wording.unfinished_run(run)), hang=4)
     _block(canvas, "environment", found.environment)
     _block(canvas, "parts", found.parts)
     for before, after, names in group_changes(found.modules):
@@ -122,7 +130,8 @@ def render_comparison(found: Comparison, style: Style | None = None) -> str:
         for finding in findings:
             canvas.paragraph(wording.plain(f"finding {title}: {finding}"), hang=4, colour="title")
     same = wording.finding_count(found.findings_same)
-    canvas.paragraph(f"Same verdicts; {same} in both." if found.same else f"In both runs: {same}.")
+    if found.findings_same or not found.unfinished:
+        canvas.paragraph(f"Same verdicts; {same} in both." if found.same else f"In both runs: {same}.")
     return canvas.text()
 
 

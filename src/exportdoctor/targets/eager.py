@@ -33,6 +33,7 @@ _REQUIRES = re.compile(r"requires the ([\w.-]+) library")
 _BUILT_FOR_TORCH = frozenset({"torchvision", "torchaudio", "torchcodec"})
 _LONGEST_LINE, _LINES = 300, 8
 """Characters of a line of a stack, and lines of the exception at its end."""
+FIX_FIRST = "The model fails before any export; fix the model or its inputs first"
 
 
 def copy_inputs(value: Any) -> Any:
@@ -99,6 +100,16 @@ def run_calls(
             numbers = plain_state(module)
             results.append(CallResult(output=output, after=after, buffers=buffers, numbers=numbers))
     return tuple(results)
+
+
+def run_example(module: nn.Module, part: str, example: Inputs) -> tuple[CallResult, ...]:
+    """What the module gives for the example of a part. What it raises is a `TargetError`, whoever wrote its code."""
+
+    def call(given: Inputs) -> Any:
+        with blame_target(f"The eager forward of part {part} fails", hint=FIX_FIRST):
+            return module(*given[0], **given[1])
+
+    return run_calls(module, [example], how=call)
 
 
 def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -230,7 +241,7 @@ def _restore(container: Any, contents: tuple[Any, ...]) -> None:
 
 
 @contextmanager
-def blame_target(what: str) -> Iterator[None]:
+def blame_target(what: str, *, hint: str = "") -> Iterator[None]:
     """Raise the target's own exceptions as `TargetError`: `what`, the exception, and the frames that are not ours."""
     try:
         yield
@@ -240,7 +251,7 @@ def blame_target(what: str) -> Iterator[None]:
         message = f"{what}: {summary(error)}"
         if isinstance(error, ImportError):
             raise MissingPackageError(message, hint=install_command(error), stack=own_stack(error)) from error
-        raise TargetError(message, stack=own_stack(error)) from error
+        raise TargetError(message, hint=hint, stack=own_stack(error)) from error
 
 
 @contextmanager

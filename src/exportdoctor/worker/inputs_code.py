@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import groupby
 from typing import Any
 
@@ -20,12 +23,24 @@ _OF_THE_MODEL = '''"""Inputs of the part `{part}` of {target}, as exportdoctor m
     exportdoctor scan {target} --inputs THIS_FILE.py:inputs
 """
 '''
+_OF_A_FACTORY = '''"""Inputs of {target}, as its factory gives them.
+
+Change them there: with a factory --inputs is refused.
+"""
+'''
 _OF_A_SUBMODULE = '''"""Inputs of the submodule `{prefix}` of {target}, its part `{part}`, as exportdoctor made them."""
 '''
-_FUNCTION = """
+_IMPORTS = """
 import torch
 from torch.export import Dim
+"""
+_STUB = '''
 
+def {name}():
+    """Write how a {kind} is made."""
+    raise NotImplementedError
+'''
+_FUNCTION = """
 
 def inputs(model):
     \"\"\"`kwargs` (and `args`) of one call; `more_inputs` are other sizes that `dynamic_shapes` allow.\"\"\"
@@ -33,42 +48,67 @@ def inputs(model):
 """
 
 
-def inputs_code(part: BuiltPart, *, target: str) -> str:
+def inputs_code(part: BuiltPart, *, target: str, by_factory: bool = False) -> str:
     """A Python file with a function `inputs(model)` that returns the part's inputs and dynamic shapes."""
-    head = _OF_A_SUBMODULE if part.prefix else _OF_THE_MODEL
-    lines = [head.format(part=part.name, target=target, prefix=part.prefix), _FUNCTION]
-    if part.args:
-        lines.append(f"        'args': {_code(part.args)},\n")
-    lines.append(f"        'kwargs': {_code(part.kwargs, depth=2)},\n")
+    head = _OF_A_FACTORY if by_factory else _OF_A_SUBMODULE if part.prefix else _OF_THE_MODEL
+    code = _Code()
+    lines = [f'        "args": {code.of(part.args)},\n'] if part.args else []
+    lines.append(f'        "kwargs": {code.of(part.kwargs, depth=2)},\n')
     if part.dynamic_shapes:
-        lines.append(f"        'dynamic_shapes': {_code(part.dynamic_shapes, depth=2)},\n")
+        lines.append(f'        "dynamic_shapes": {code.of(part.dynamic_shapes, depth=2)},\n')
     for args, kwargs in part.more_inputs[:1]:
-        lines.append(f"        'more_inputs': [({_code(args)}, {_code(kwargs, depth=2)})],\n")
-    return "".join(lines).replace("'", '"') + "    }\n"
+        lines.append(f'        "more_inputs": [({code.of(args)}, {code.of(kwargs, depth=2)})],\n')
+    before = [head.format(part=part.name, target=target, prefix=part.prefix), _IMPORTS, *sorted(code.imports)]
+    stubs = [_STUB.format(name=name, kind=kind) for name, kind in sorted(code.stubs.items())]
+    return "".join((*before, *stubs, _FUNCTION, *lines, "    }\n"))
 
 
-def _code(value: Any, *, depth: int = 0) -> str:
-    """The expression of a value; `depth` in indents breaks a dict over lines."""
-    match value:
-        case torch.Tensor():
-            return _tensor(value)
-        case Mapping() if depth and value:
-            inner = "    " * (depth + 1)
-            rows = "".join(f"{inner}{key!r}: {_code(item)},\n" for key, item in value.items())
-            return "{\n" + rows + "    " * depth + "}"
-        case Mapping():
-            return "{" + ", ".join(f"{key!r}: {_code(item)}" for key, item in value.items()) + "}"
-        case list():
-            return "[" + ", ".join(_code(item) for item in value) + "]"
-        case tuple():
-            return "(" + ", ".join(_code(item) for item in value) + ("," if len(value) == 1 else "") + ")"
-        case None | bool() | int() | float() | str():
-            return repr(value)
-        case torch.dtype():
-            return str(value)
-    if is_dynamic(value):
-        return "Dim.DYNAMIC"
-    return f"...  # a {type(value).__name__}: write how it is made"
+@dataclass
+class _Code:
+    """Writes values as expressions. `imports` are lines for their classes, `stubs` functions that the user writes."""
+
+    imports: set[str] = field(default_factory=set)
+    stubs: dict[str, str] = field(default_factory=dict)
+
+    def of(self, value: Any, *, depth: int = 0) -> str:
+        """The expression of a value; `depth` in indents breaks a dict over lines."""
+        match value:
+            case torch.Tensor():
+                return _tensor(value)
+            case Mapping() if depth and value:
+                inner = "    " * (depth + 1)
+                rows = "".join(f"{inner}{_quote(key)}: {self.of(item)},\n" for key, item in value.items())
+                return "{\n" + rows + "    " * depth + "}"
+            case Mapping():
+                return "{" + ", ".join(f"{_quote(key)}: {self.of(item)}" for key, item in value.items()) + "}"
+            case list():
+                return "[" + ", ".join(map(self.of, value)) + "]"
+            case tuple():
+                return "(" + ", ".join(map(self.of, value)) + ("," if len(value) == 1 else "") + ")"
+            case None | bool() | int() | str():
+                return _quote(value)
+            case float():
+                return repr(value) if math.isfinite(value) else f'float("{value}")'
+            case torch.dtype():
+                return str(value)
+        return "Dim.DYNAMIC" if is_dynamic(value) else self._object(value)
+
+    def _object(self, value: Any) -> str:
+        """An instance: of a dataclass of its fields, else of a function that the user writes."""
+        kind = type(value)
+        if is_dataclass(kind) and kind.__qualname__.isidentifier() and all(one.init for one in fields(kind)):
+            self.imports.add(f"from {kind.__module__} import {kind.__qualname__}\n")
+            given = (f"{one.name}={self.of(getattr(value, one.name))}" for one in fields(kind))
+            return f"{kind.__qualname__}({', '.join(given)})"
+        name = f"make_{re.sub(r'[^a-z0-9]+', '_', kind.__name__.lower())}"
+        self.stubs[name] = kind.__name__
+        return f"{name}()"
+
+
+def _quote(value: Any) -> str:
+    """As `repr`, a text in double quotes unless it has some."""
+    text = repr(value)
+    return f'"{text[1:-1]}"' if isinstance(value, str) and text[0] == "'" and '"' not in text else text
 
 
 def _tensor(tensor: torch.Tensor) -> str:

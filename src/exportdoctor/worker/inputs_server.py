@@ -11,6 +11,7 @@ from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.report.wording import substitution
 from exportdoctor.targets import build, resolve
 from exportdoctor.targets.eager import blame_running_code
+from exportdoctor.targets.factory.factory_plan import FactoryPlan
 from exportdoctor.worker.inputs_code import inputs_code
 from exportdoctor.worker.standard_streams import leave, take_line_streams, write_line
 
@@ -22,8 +23,9 @@ def answer(request: InputsRequest) -> InputsReply:
         with blame_running_code(f"Building {plan.title} failed"):
             built = build(plan)
             part = built.part(request.part or plan.parts[0])
+        by_factory = isinstance(plan, FactoryPlan)
         notes = tuple(substitution(form.what, form.because) for form in built.substitutions)
-        return InputsCode(code=inputs_code(part, target=request.target.ref), notes=notes)
+        return InputsCode(code=inputs_code(part, target=request.target.ref, by_factory=by_factory), notes=notes)
     except BaseException as error:  # also what would end the process
         return Refused.from_error(error)
 

@@ -23,7 +23,7 @@ from exportdoctor.report.wording import capture as wording
 from exportdoctor.report.wording import missing_internals, substitution, unrecorded_note
 from exportdoctor.targets import Plan, build, build_small_model, has_small_model, plan_small_models, resolve
 from exportdoctor.targets.built import BuiltPart, BuiltTarget
-from exportdoctor.targets.eager import blame_running_code, own_stack, run_once
+from exportdoctor.targets.eager import FIX_FIRST, blame_running_code, own_stack, run_once
 from exportdoctor.targets.factory.factory_plan import FactoryPlan
 from exportdoctor.torch_internals.fake_cuda import without_context
 from exportdoctor.torch_internals.hook_table import missing_hooks
@@ -290,7 +290,7 @@ def _eager_failure(error: BaseException, part: str, entry: BuiltPart | None, *, 
         )
     return TargetError(
         f"The eager forward of part {part} fails{where}: {summary(error)}",
-        hint="The model fails before any export; fix the model or its inputs first",
+        hint=FIX_FIRST,
         stack=own_stack(error),
     )
 

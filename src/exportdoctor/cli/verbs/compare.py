@@ -24,7 +24,7 @@ def compare(before: str, after: str, as_json: bool) -> int:
 
     For example: exportdoctor compare 20261121 20261122
 
-    Exit code: 0 same verdicts and findings, 1 something changed.
+    Exit code: 0 same verdicts and findings, 1 something changed, or a run did not end.
     """
     found = compare_reports(*(read_run(find_run(run)).state.report() for run in (before, after)))
     write_out(pretty(found).decode() if as_json else render_comparison(found, style_of(sys.stdout)))

@@ -86,7 +86,7 @@ class SizeDomain(msgspec.Struct, frozen=True, kw_only=True):
     """Which sizes a program takes, why not others, and what each stage did on both sides of each boundary.
 
     `dropped` are conditions that a later file no longer checks, by their numbers. `untried` were too large, or came
-    after the time was over.
+    after the time was over. At `unsteady` eager's answer depends on other memory: nothing is compared.
     """
 
     axes: tuple[SizeAxis, ...] = ()
@@ -94,6 +94,7 @@ class SizeDomain(msgspec.Struct, frozen=True, kw_only=True):
     trials: tuple[SizeTrial, ...] = ()
     dropped: tuple[int, ...] = ()
     untried: tuple[str, ...] = ()
+    unsteady: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

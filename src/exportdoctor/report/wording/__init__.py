@@ -124,6 +124,7 @@ from exportdoctor.report.wording.scan import (
     substitution,
     time_left,
     time_left_of_share,
+    unfinished_run,
     unrecorded_note,
     verdict,
 )
@@ -172,5 +173,5 @@ __all__ = [
     "shim_file_refused", "shim_sets_tried", "shims_to_apply",
     "short_path", "soundness", "story", "substitution", "summary_lines", "symbol_origins", "time_left",
     "time_left_of_share",
-    "title", "to_ascii", "unrecorded_note", "verdict", "why",
+    "title", "to_ascii", "unfinished_run", "unrecorded_note", "verdict", "why",
 ]

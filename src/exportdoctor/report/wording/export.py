@@ -35,7 +35,7 @@ _VERDICTS = {
     ),
     "specialised": "Correct on the example, but not on {wrong}.",
     "refuses": "Correct where it answers: matches eager in {comparisons}, but refuses {wrong}, which eager takes.",
-    "differs": "Rejected: it runs, but its outputs differ from eager. No file was written.",
+    "differs": "Rejected: it runs, but does not do the same as eager. No file was written.",
     "fails": "No file was written.",
 }
 _STAGES = {
@@ -44,7 +44,7 @@ _STAGES = {
     "translate": "torch.onnx cannot translate the program",
     "check": "the ONNX checker rejects the file",
     "run": "the file was loaded, but fails when it runs",
-    "numbers": "its outputs differ from eager",
+    "numbers": "it does not do the same as eager",
 }
 _FINITE = 1e300
 _MOST_VALUES = 6  # inputs or outputs in a line

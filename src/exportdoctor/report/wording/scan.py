@@ -212,6 +212,11 @@ def cost(report: Report) -> str:
     return ", ".join(pieces)
 
 
+def unfinished_run(run: str) -> str:
+    """Said of a run that is compared with another one."""
+    return f"{run} did not come to its end: what it has not asked is not compared."
+
+
 def cut_off_note(report: Report) -> str:
     """How to continue a run that was cut off, or why it ended; empty for a complete one."""
     if report.error:

@@ -123,7 +123,7 @@ def outcome_line(outcome: Outcome) -> str:
         if outcome.passed:
             return "exports"
         refuses = outcome.agrees_at_its_size
-        return "exports, but " + ("refuses other sizes or values" if refuses else "its outputs differ from eager")
+        return "exports, but " + ("refuses other sizes or values" if refuses else "does not do the same as eager")
     if outcome.note:
         return f"{outcome.status.replace('_', ' ')}: {outcome.note}"
     failure = outcome.failure

@@ -46,6 +46,7 @@ def at_described_size(axis: str, size: int, by: str, numbers: list[int] | list[l
 
 
 UNCHANGED = "unchanged"
+_BY_CHANCE = "eager's own answer depends on memory that is not its own or that nobody wrote"
 DIVIDES_BY_ZERO = "a guard divides by zero"
 OTHER_WAY = "eager goes another way here than on the example, and the program does not"
 
@@ -136,8 +137,25 @@ def axis_rows(domain: SizeDomain) -> list[tuple[str, str]]:
         more = f" and {len(axis.follows) - _MOST_SIZES} more" if len(axis.follows) > _MOST_SIZES else ""
         verb = "follows" if len(axis.follows) == 1 else "follow"
         follows = f"; {', '.join(axis.follows[:_MOST_SIZES])}{more} {verb}" if axis.follows else ""
-        rows.append((name, f"{sizes_in_words(axis)}{follows}"))
+        rows.append((name, f"{sizes_in_words(axis)}{_beyond(domain, axis)}{follows}"))
     return rows
+
+
+def _beyond(domain: SizeDomain, axis: SizeAxis) -> str:
+    """The sizes next to those that the program takes which it refuses and eager answers, declared bounds apart.
+
+    Zero and one are left out: torch.export promises neither.
+    """
+    ends = [] if axis.only or axis.fixed or not axis.until else [axis.lowest - axis.step]
+    ends += [axis.highest + axis.step] if ends and axis.highest is not None else []
+    titles = {at_size(axis.name, size): size for size in ends if size > 1}
+    found = [titles[one.inputs] for one in domain.trials if one.inputs in titles and _refuses_alone(domain, one)]
+    return f"; eager takes {' and '.join(map(str, found))} as well" if found else ""
+
+
+def _refuses_alone(domain: SizeDomain, trial: SizeTrial) -> bool:
+    declared = trial.condition >= 0 and domain.conditions[trial.condition].kind == "declared"
+    return not trial.eager and not declared and trial.answers[0].outcome == "refuses"
 
 
 def condition_line(condition: SizeCondition) -> str:
@@ -201,8 +219,18 @@ def domain_details(domain: SizeDomain) -> Iterator[str]:
     if domain.untried:
         more = f" and {len(domain.untried) - _MOST_UNTRIED} more" if len(domain.untried) > _MOST_UNTRIED else ""
         yield f"not tried, too large or for want of time: {', '.join(domain.untried[:_MOST_UNTRIED])}{more}"
+    yield from _unsteady_sizes(domain)
     yield from domain.notes
     yield verdict(domain)
+
+
+def _unsteady_sizes(domain: SizeDomain) -> Iterator[str]:
+    """The inputs at which eager's own answer depends on other memory."""
+    if domain.unsteady:
+        mark = "; " if any(", " in one for one in domain.unsteady) else ", "
+        more = f" and {len(domain.unsteady) - _MOST_SIZES} more" if len(domain.unsteady) > _MOST_SIZES else ""
+        shown = mark.join(domain.unsteady[:_MOST_SIZES])
+        yield f"{shown}{more}: nothing can be compared, {_BY_CHANCE}"
 
 
 def _end_of(trial: SizeTrial, condition: SizeCondition) -> str:
@@ -215,13 +243,15 @@ def _end_of(trial: SizeTrial, condition: SizeCondition) -> str:
 
 
 def boundary_lines(domain: SizeDomain) -> Iterator[str]:
-    """The sizes at which a stage is wrong, or does not refuse what eager refuses; one line each."""
+    """The sizes at which a stage is wrong, or does not refuse what eager refuses, or eager answers by chance."""
+    yield from _unsteady_sizes(domain)
     for trial in domain.trials:
         for one in trial.answers:
             if one.outcome in ("wrong", "alone"):
                 why = domain.conditions[trial.condition] if trial.condition >= 0 else None
                 at = f" ({why.text}, {short_path(why.file)}:{why.line})" if why is not None and why.file else ""
-                yield f"{trial.inputs}: {one.stage} {_ENDS[one.outcome]}{at}"
+                what = f": {one.message}" if one.outcome == "wrong" and one.message else f" {_ENDS[one.outcome]}"
+                yield f"{trial.inputs}: {one.stage}{what}{at}"
 
 
 def _then(domain: SizeDomain, number: int) -> str:

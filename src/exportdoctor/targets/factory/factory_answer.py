@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from exportdoctor.core.errors import TargetError
+from exportdoctor.core.errors import TargetError, UsageError
 from exportdoctor.torch_internals.trees import tree_leaves
 
 if TYPE_CHECKING:
@@ -47,6 +47,18 @@ def check_answer(answer: Any, *, name: str) -> FactoryAnswer:
         dynamic_shapes=_check_shapes(given.get("dynamic_shapes"), name),
         more_inputs=_check_more(given.get("more_inputs"), name),
     )
+
+
+def check_call(module: Any, args: Any) -> None:
+    """Raise UsageError for what is given in Python in place of a module and its arguments."""
+    from torch import nn
+
+    if isinstance(module, type):
+        raise UsageError(f"{module.__name__} is a class", hint="Give an instance of it")
+    if not isinstance(module, nn.Module):
+        raise UsageError(f"What is to be exported is {_kind(module)}", hint="Give a torch.nn.Module and its arguments")
+    if not isinstance(args, Sequence):
+        raise UsageError(f"The arguments are {_kind(args)}", hint="Give a tuple, as in (x,)")
 
 
 def _by_key(answer: Any, name: str) -> Mapping[str, Any]:

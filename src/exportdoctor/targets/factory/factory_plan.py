@@ -15,7 +15,7 @@ from exportdoctor.core.errors import TargetError, UsageError
 from exportdoctor.core.records.target import BuildOptions
 from exportdoctor.targets.built import BuiltPart, BuiltTarget
 from exportdoctor.targets.eager import blame_target
-from exportdoctor.targets.factory.factory_answer import FactoryAnswer, check_answer
+from exportdoctor.targets.factory.factory_answer import FactoryAnswer, check_answer, check_call
 from exportdoctor.targets.factory.factory_file import check_factory, import_factory_file, source_hashes
 from exportdoctor.targets.model.checkpoint import NO_CHECKPOINT
 from exportdoctor.targets.model.device import choose_device, choose_dtype, count_parameters, dtype_name, move
@@ -82,8 +82,10 @@ def plan_for_module(
 ) -> FactoryPlan:
     """Plan a module that exists already, in eval or training mode as it is.
 
-    `more_inputs` are `(args, kwargs)` at other sizes, of the same structure.
+    `more_inputs` are `(args, kwargs)` at other sizes, of the same structure. Raises UsageError where there is no
+    module, or a tensor in place of the tuple of arguments.
     """
+    check_call(module, args)
     answer = {
         "module": module,
         "args": tuple(args),

@@ -34,7 +34,7 @@ from exportdoctor.worker import environment
 from exportdoctor.worker.describe.guard_origin import record_guards
 from exportdoctor.worker.describe.module_stack import state_id
 from exportdoctor.worker.domain.size_trials import SAVED, TriedStage, make_search
-from exportdoctor.worker.export.program_file import save_program
+from exportdoctor.worker.export.program_file import load_program, save_program
 from exportdoctor.worker.numbers.rung import file_rung, program_rung
 from exportdoctor.worker.one_request import Progress, open_part, serve_one_request
 from exportdoctor.worker.prove.input_set import InputSet
@@ -127,7 +127,7 @@ def _later_stages(
         doing("saving and loading the program")
         path = folder / "program.pt2"
         save_program(program, path)
-        saved = torch.export.load(path).module()
+        saved = load_program(path).module()
 
         def run(given: Inputs) -> Any:
             args, kwargs = call.convert(given)
@@ -162,7 +162,7 @@ def _given_stage(path: Path, program: Any, call: ExportCall) -> TriedStage:
     reader = copy.copy(program)
     try:
         if path.suffix == ".pt2":
-            rung = program_rung(path.name, torch.export.load(path), check_guards=True)
+            rung = program_rung(path.name, load_program(path), check_guards=True)
         else:
             rung = file_rung(path.name, path, reader, optimise=True, own_process=True)
     except Exception as error:
@@ -174,7 +174,7 @@ def _of_file(path: Path, folder: Path, doing: Progress) -> DomainResult:
     """The domain of a program without its eager module."""
     doing(f"loading {path.name}")
     try:
-        program = torch.export.load(path)
+        program = load_program(path)
         example = program.example_inputs or _make_inputs(program)
     except Exception as error:
         raise UsageError(f"{path} cannot be loaded: {type(error).__name__}: {first_line(error)}") from error

@@ -11,6 +11,8 @@ from exportdoctor.core.records.size_domain import SizeAxis
 
 _LARGEST_RUN = 2**13
 """The largest size at which a program is run to see whether it takes it."""
+_NEAR = 128
+"""Sizes that are looked at for one that passes, below a large one."""
 
 
 def describe_sizes(fact: SizeAxis, taken: Sequence[int], highest: int | None) -> SizeAxis:
@@ -24,6 +26,26 @@ def describe_sizes(fact: SizeAxis, taken: Sequence[int], highest: int | None) ->
     if len(gaps) > len(taken) // 2:
         return msgspec.structs.replace(fact, only=tuple(taken))
     return msgspec.structs.replace(fact, lowest=taken[0], highest=highest, step=step, but=gaps)
+
+
+def highest_size(last: int, until: int, passes: Callable[[int], bool]) -> int | None:
+    """The largest size that passes, None where no end was found below 2**31; `last` is the largest up to `until`."""
+    if until - last > until // 3:
+        return last
+    for size in (2 * until, 2**16, 2**24):
+        near = next((one for one in range(size, size - _NEAR, -1) if passes(one)), None)
+        if near is None:
+            return _last_before(last, size, passes)
+    return None
+
+
+def _last_before(taken: int, refused: int, passes: Callable[[int], bool]) -> int:
+    """The largest size that passes, between one that does and one from which on none does."""
+    while refused - taken > _NEAR:
+        middle = (taken + refused) // 2
+        near = next((one for one in range(middle, max(taken, middle - _NEAR), -1) if passes(one)), None)
+        taken, refused = (taken, middle) if near is None else (near, refused)
+    return next(one for one in range(refused, taken - 1, -1) if one == taken or passes(one))
 
 
 def points_of(fact: SizeAxis) -> list[int]:

@@ -35,8 +35,9 @@ from exportdoctor.worker.domain.size_axes import (
     sizes_of_axes,
 )
 from exportdoctor.worker.domain.size_checks import SizeChecks
-from exportdoctor.worker.domain.size_rules import describe_sizes, ends_by_runs, points_of, takes
+from exportdoctor.worker.domain.size_rules import describe_sizes, ends_by_runs, highest_size, points_of, takes
 from exportdoctor.worker.domain.size_values import assertions_on_values, is_about_values, with_other_numbers
+from exportdoctor.worker.domain.surrounded_memory import depends_on_other_memory
 from exportdoctor.worker.domain.value_growth import ValueGrowth, measure_growth
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.input_set import InputSet
@@ -49,8 +50,6 @@ _SMALL_GROWTH, _SMALL_SIZE = 8, 256
 """Sizes up to this, or up to so many times the example's, are tried in any case."""
 _MOST_FIXED = _MOST_APART = 6
 _SHARE_OF_MEMORY = 0.25
-_NEAR = 128
-"""Sizes that are looked at for one that passes, below a large one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +80,7 @@ class DomainSearch:
     def __post_init__(self) -> None:
         self._conditions: list[SizeCondition] = []
         self._untried: list[str] = []
+        self._unsteady: list[str] = []
         self._planned: dict[str, PlannedTrial] = {}
         self._tried: dict[str, SizeTrial] = {}
         self._asserted = assertions_on_values(self.stages[0].holder)
@@ -136,13 +136,17 @@ class DomainSearch:
             if time.monotonic() > end:
                 self._leave_out(title)
             else:
-                trials.append(self._trial(planned))
-                self._tried[title] = trials[-1]
+                found = self._trial_if_steady(planned)
+                trials += found
+                self._tried.update((title, one) for one in found)
             planned.known = None  # its answers may be large
         known = {_outcomes_of(one) for one in trials}
-        tried = [self._trial(self._of_set(one)) for one in others if time.monotonic() < end]
+        tried = []
+        for other in others:
+            found = self._trial_if_steady(self._of_set(other)) if time.monotonic() < end else []
+            tried += found
+            self.right += [other.inputs for trial in found if _is_right(trial)]
         told = [one for one in tried if not _is_right(one)]
-        self.right += [one.inputs for one, trial in zip(others, tried, strict=False) if _is_right(trial)]
         for one in told:
             if _outcomes_of(one) not in known or (one.condition < 0 and not one.holds):
                 known.add(_outcomes_of(one))
@@ -155,6 +159,7 @@ class DomainSearch:
             trials=tuple(trials),
             dropped=_dropped_conditions(trials),
             untried=tuple(self._untried),
+            unsteady=tuple(self._unsteady),
             notes=(wording.drawn_sets(len(tried), len(told)),) if tried else (),
         )
 
@@ -176,30 +181,12 @@ class DomainSearch:
             return fact
         until = min(_MOST_EVALUATED, max(_EVALUATED, 3 * axis.example + 2))
         taken = [size for size in range(until + 1) if self._passes(axis, size)]
-        highest = self._highest(axis, taken[-1], until) if taken else 0
+        highest = highest_size(taken[-1], until, lambda size: self._passes(axis, size)) if taken else 0
         return describe_sizes(msgspec.structs.replace(fact, until=until), taken, highest)
 
     def _passes(self, axis: Axis, size: int) -> bool:
         assert self.checks is not None
         return self.checks.refusal(self._sizes({axis.name: size})) is None
-
-    def _highest(self, axis: Axis, last: int, until: int) -> int | None:
-        """The largest size that passes, None where no end was found below 2**31."""
-        if until - last > until // 3:
-            return last
-        for size in (2 * until, 2**16, 2**24):
-            near = next((one for one in range(size, size - _NEAR, -1) if self._passes(axis, one)), None)
-            if near is None:
-                return self._last_before(axis, last, size)
-        return None
-
-    def _last_before(self, axis: Axis, taken: int, refused: int) -> int:
-        """The largest size that passes, between one that does and one from which on none does."""
-        while refused - taken > _NEAR:
-            middle = (taken + refused) // 2
-            near = next((one for one in range(middle, middle - _NEAR, -1) if self._passes(axis, one)), None)
-            taken, refused = (taken, middle) if near is None or near <= taken else (near, refused)
-        return next(one for one in range(refused, taken - 1, -1) if one == taken or self._passes(axis, one))
 
     def _sizes(self, values: Mapping[str, int]) -> dict[Place, int]:
         return self.inputs.with_described(sizes_of_axes(values, self.axes))
@@ -279,6 +266,15 @@ class DomainSearch:
     def _can_be_made(self, sizes: Mapping[Place, int]) -> bool:
         """A size cannot grow where the example has no elements to repeat."""
         return all(at is None or self.inputs.size_at((leaf, at)) or not size for (leaf, at), size in sizes.items())
+
+    def _trial_if_steady(self, planned: PlannedTrial) -> list[SizeTrial]:
+        """The trial; none where a stage gives other numbers than eager, whose own answer depends on other memory."""
+        trial = self._trial(planned)
+        wrong = any(answer.outcome == "wrong" for answer in trial.answers)
+        if not wrong or self.eager is None or not depends_on_other_memory(self.eager, planned.inputs):
+            return [trial]
+        self._unsteady.append(planned.title)
+        return []
 
     def _trial(self, planned: PlannedTrial) -> SizeTrial:
         answers = tuple(self._answer(stage, planned.known, planned.inputs) for stage in self.stages)

@@ -35,6 +35,7 @@ from exportdoctor.worker.export.part_files import PartExport, PartJob, export_pa
 from exportdoctor.worker.export.prefill_decode import Step, compare_generation, has_pictures, prefill_decode_pair
 from exportdoctor.worker.mapped_weights import map_weights_if_short
 from exportdoctor.worker.one_request import Progress, Teller, serve_one_request
+from exportdoctor.worker.prove.compare_outputs import tensors_in
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.proof_inputs import input_sets
 from exportdoctor.worker.translate.onnx_session import can_run_on, providers
@@ -149,7 +150,7 @@ def _choose_device(request: ExportRequest) -> TargetRef:
 def _step(made: PartExport) -> Step:
     """The loaded program of a part as a function of the untouched model's keywords."""
     run = next(iter(made.runs.values()))
-    return lambda kwargs: run(*made.convert(((), kwargs)))
+    return lambda kwargs: tensors_in(run(*made.convert(((), kwargs))))
 
 
 def _part(request: ExportRequest, plan: Plan, built: BuiltTarget) -> BuiltPart:
@@ -222,7 +223,7 @@ def _result(
     trouble = next((made.trouble for made in found if made.trouble is not None), None)
     notes = [note for made in found for note in made.notes]
     domains = tuple(made.domain for made in found if made.domain is not None)
-    if not any(row.kind in _OTHER_SIZES and not row.refused for row in numbers):
+    if numbers and not any(row.kind in _OTHER_SIZES for row in numbers):
         notes.append(wording.ONE_SIZE)
     part = pieces[0].part
     needs_positions = request.cache and has_pictures(part, pieces[-1].part)

@@ -30,9 +30,9 @@ from exportdoctor.worker.describe.guard_origin import record_guards
 from exportdoctor.worker.describe.module_stack import state_id
 from exportdoctor.worker.domain.size_trials import SAVED, DomainSearch, TriedStage, make_search
 from exportdoctor.worker.export.load_cost import LoadCost, measure_load
-from exportdoctor.worker.export.program_file import modules_of_classes, save_program
+from exportdoctor.worker.export.program_file import load_program, modules_of_classes, save_program
 from exportdoctor.worker.prove.compare_calls import compare_calls
-from exportdoctor.worker.prove.compare_outputs import failed_run, tensors_in
+from exportdoctor.worker.prove.compare_outputs import failed_run
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.translate.failed_node import describe_export_failure, describe_stage_failure
 from exportdoctor.worker.translate.onnx_bisect import find_smallest_submodule
@@ -183,7 +183,7 @@ def _as_program(job: PartJob, made: PartExport, call: ExportCall, program: Any) 
     try:
         save_program(program, path)
         with measure_load() as cost:
-            made.loaded = loaded = torch.export.load(path).module()
+            made.loaded = loaded = load_program(path).module()
             cost.note_loaded()
             with suppress(Exception):  # the comparison tells it
                 run_calls(loaded, [(call.args, call.kwargs)])
@@ -197,7 +197,7 @@ def _as_program(job: PartJob, made: PartExport, call: ExportCall, program: Any) 
     size, nodes = path.stat().st_size, len(program.graph.nodes)
     file = ExportedFile(name=path.name, bytes=size, nodes=nodes, what=job.part.name)
     made.files.append(_with_cost(file, cost))
-    made.runs["torch"] = lambda args, kwargs: tensors_in(loaded(*args, **kwargs))
+    made.runs["torch"] = lambda args, kwargs: loaded(*args, **kwargs)
 
 
 def _with_cost(file: ExportedFile, cost: LoadCost) -> ExportedFile:

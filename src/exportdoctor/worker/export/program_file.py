@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 
 from exportdoctor.core.failure.messages import first_line
+from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.torch_internals.pytree_registry import is_builtin_class
 
 _LARGEST = 64 * 2**20
@@ -26,6 +28,33 @@ def save_program(program: Any, file: Path | io.BytesIO) -> None:
     torch.export.save(program, file)
 
 
+def load_program(file: Path | io.BytesIO) -> Any:
+    """As `torch.export.load`. Raises what torch (2.13) puts into its log, and its advice to look there in its place."""
+    logger, noted = logging.getLogger("torch.export"), _NotedErrors()
+    logger.addHandler(noted)
+    try:
+        with patch_attribute(logger, "propagate", False):
+            return torch.export.load(file)
+    except RuntimeError as error:
+        found = noted.errors[-1] if noted.errors else error
+    finally:
+        logger.removeHandler(noted)
+    raise found
+
+
+class _NotedErrors(logging.Handler):
+    """Keeps the exceptions that are logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: list[BaseException] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the record's exception."""
+        if record.exc_info and record.exc_info[1] is not None:
+            self.errors.append(record.exc_info[1])
+
+
 def why_unloadable(program: Any) -> str:
     """What torch raises when the program is saved and loaded; empty where it does not, and for a large one."""
     held = (*program.state_dict.values(), *program.constants.values())
@@ -35,7 +64,7 @@ def why_unloadable(program: Any) -> str:
     try:
         save_program(program, file)
         file.seek(0)
-        torch.export.load(file)
+        load_program(file)
     except Exception as error:  # whatever it is, the program has no file
         return first_line(f"{type(error).__name__}: {error}")
     return ""

@@ -27,6 +27,7 @@ from exportdoctor.shims import apply_shims, call_for_part, export_program
 from exportdoctor.targets.eager import blame_running_code
 from exportdoctor.worker import environment
 from exportdoctor.worker.describe.module_stack import state_id
+from exportdoctor.worker.export.program_file import load_program
 from exportdoctor.worker.numbers.comparer import Comparer
 from exportdoctor.worker.numbers.rung import Rung, file_rung, has_names_of, has_scopes, program_rung
 from exportdoctor.worker.one_request import Progress, open_part, serve_one_request
@@ -158,7 +159,7 @@ def _add_file(ladder: _Ladder, path: Path, program: Any, folder: Path) -> None:
     saved = None
     try:
         if path.suffix == ".pt2":
-            saved = program_rung(path.name, torch.export.load(path))
+            saved = program_rung(path.name, load_program(path))
         else:
             file_rung(path.name, path, None, optimise=False).release()
     except Exception as error:

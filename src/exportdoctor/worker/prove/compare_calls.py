@@ -12,26 +12,28 @@ from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import CallResult, same_values
 from exportdoctor.torch_internals.trees import tree_leaves
-from exportdoctor.worker.prove.compare_outputs import compare_outputs, largest_difference, tensors_in
+from exportdoctor.worker.prove.compare_outputs import compare_outputs, largest_difference
 from exportdoctor.worker.prove.input_set import InputSet, named_path
 from exportdoctor.worker.prove.object_walk import FoundValue, values_in
 
 _MOST_NAMES = 3
 KEEPS_STATE = ": eager keeps state"
-"""Ends what is said of a call that is not the first and differs."""
+"""Ends what is said of a call that differs, and whose inputs came earlier, too."""
 
 
 def compare_calls(one: InputSet, answers: Sequence[CallResult], *, tensors: bool = False) -> Agreement:
     """How the program's calls agree with eager's: of the first that does not, or of the one that differs most.
 
-    `tensors`: the program gives a flat list of tensors. Call it while the shims are active.
+    `tensors`: the program may be a file, which gives a flat list of tensors. Call it while the shims are active.
     """
     rows = [_compare_call(one, place, answer, tensors=tensors) for place, answer in enumerate(answers)]
     place = next((place for place, row in enumerate(rows) if not row.holds), None)
     row = max(rows, key=lambda row: row.max_abs / (row.tolerance or 1)) if place is None else rows[place]
     if place:
         what = row.trouble or f"differs by {row.max_abs:.1e}"
-        row = msgspec.structs.replace(row, trouble=f"call {place + 1} of {len(rows)} {what}{KEEPS_STATE}")
+        repeated = any(one.calls[place] is call for call in one.calls[:place])  # that agreed, when it came first
+        why = KEEPS_STATE if repeated else ""
+        row = msgspec.structs.replace(row, trouble=f"call {place + 1} of {len(rows)} {what}{why}")
     kept = _state_note(one) if one.kind == "called_again" and row.holds else ""
     notes = "; ".join(dict.fromkeys(filter(None, (*(row.note for row in rows), kept))))
     return msgspec.structs.replace(row, kind=one.kind, made_up=one.made_up, note=notes)
@@ -71,12 +73,14 @@ def _compare_call(one: InputSet, place: int, answer: CallResult, *, tensors: boo
 
 def _compare_answers(one: InputSet, answer: CallResult, wanted: CallResult, *, tensors: bool) -> Agreement:
     """The outputs alone, without those that only eager gives and the caller can derive."""
-    leaves = tensors_in if tensors else tree_leaves
-    found, expected = leaves(answer.output), leaves(wanted.output)
-    everything = tree_leaves(wanted.output)
+    found, everything = tree_leaves(answer.output), tree_leaves(wanted.output)
     known = [leaf for place, leaf in enumerate(everything) if place not in one.derived]
-    kept = leaves(known)
-    notes = []
+    expected, kept, notes = everything, known, []
+    if tensors and all(isinstance(leaf, torch.Tensor) for leaf in found):
+        expected, kept = (leaves_in_file(leaves, len(found)) for leaves in (everything, known))
+        paired = [_as_complex(leaf, other) for leaf, other in zip(found, expected, strict=False)]
+        if len(found) == len(expected) and any(new is not old for new, old in zip(paired, found, strict=True)):
+            found, notes = paired, ["the file gives complex numbers as pairs of real ones"]
     if len(found) != len(expected) and len(found) == len(kept):
         names = {id(value.value): value.name for value in values_in(wanted.output)}
         missing = (
@@ -92,6 +96,19 @@ def _compare_answers(one: InputSet, answer: CallResult, wanted: CallResult, *, t
             notes.append(f"outputs at {int((mask == 0).sum())} masked positions differ and were not compared")
             row = seen
     return msgspec.structs.replace(row, note="; ".join(notes))
+
+
+def leaves_in_file(leaves: Sequence[Any], count: int) -> list[torch.Tensor]:
+    """The tensors among the leaves, and the numbers as tensors, too, where a file that has no others gives so many."""
+    found = [leaf.detach() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    numbers = [torch.as_tensor(leaf).detach() for leaf in leaves if isinstance(leaf, torch.Tensor | int | float)]
+    return numbers if len(found) != count == len(numbers) else found
+
+
+def _as_complex(leaf: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """Pairs of real numbers as complex ones, where such are wanted: ONNX Runtime has none."""
+    pairs = wanted.is_complex() and leaf.dtype == wanted.dtype.to_real() and leaf.shape == (*wanted.shape, 2)
+    return torch.view_as_complex(leaf.contiguous()) if pairs else leaf
 
 
 def _hide(leaf: Any, mask: torch.Tensor) -> Any:

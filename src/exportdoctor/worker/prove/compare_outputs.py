@@ -21,7 +21,7 @@ _SMALL = 1e-3
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """The tensors of an output, in pytree's order; what is no tensor is the same in every program."""
+    """The tensors of an output, in pytree's order."""
     return [leaf.detach() for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
@@ -61,7 +61,7 @@ def _alike(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     try:
-        return bool(one == other)
+        return bool(one == other) or bool(one != one and other != other)  # NaN
     except Exception:
         return one is other
 

@@ -13,7 +13,7 @@ from exportdoctor.core.protocol.export import OTHER_INPUTS_STEP
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.targets import BuiltPart, Plan, build, resolve
 from exportdoctor.targets.built import Inputs
-from exportdoctor.targets.eager import run_calls, runs_in_eager
+from exportdoctor.targets.eager import run_calls, run_example, runs_in_eager
 from exportdoctor.targets.sizes.dynamic_shapes import map_inputs
 from exportdoctor.targets.sizes.image_sizes import image_unit
 from exportdoctor.targets.sizes.other_sizes import other_sizes, same_shapes
@@ -32,14 +32,14 @@ _SECONDS = 60.0
 def input_sets(
     part: BuiltPart, plan: Plan, *, seconds: float = _SECONDS, doing: Callable[[str], None] = lambda what: None
 ) -> tuple[InputSet, ...]:
-    """The example first. Raises what eager raises for it; what eager refuses of the others is left out.
+    """The example first. Raises TargetError where eager refuses it; what eager refuses of the others is left out.
 
     `doing` hears of the others, once the example has run.
     """
     example = (part.args, part.kwargs)
     found = [example, *part.more_inputs]
     with part.prepare():
-        results = run_calls(part.module, [example])
+        results = run_example(part.module, part.name, example)
         doing(OTHER_INPUTS_STEP)
         if part.dynamic_shapes is not None:
             more = [_another_image(part, plan), *_larger_inputs(part)]

@@ -25,11 +25,11 @@ from exportdoctor.report.wording import sensitivities as wording
 from exportdoctor.report.wording.formatting import count
 from exportdoctor.shims import Shim, apply_shims, call_for_part, export_program
 from exportdoctor.targets import BuiltPart
-from exportdoctor.targets.eager import blame_running_code, run_once
+from exportdoctor.targets.eager import blame_running_code, run_example, run_once
 from exportdoctor.worker import environment
 from exportdoctor.worker.one_request import Progress, open_part, serve_one_request
 from exportdoctor.worker.prove.cure_inputs import drawer_for, redraw_values
-from exportdoctor.worker.prove.input_set import InputSet, run_in_eager, sizes_of
+from exportdoctor.worker.prove.input_set import InputSet, run_in_eager, says_nothing, sizes_of
 from exportdoctor.worker.sensitivity.calibration import read_sets, unnamed_sets
 from exportdoctor.worker.sensitivity.lowered_modules import CALL, float_outputs, lower_modules, quantise_copy
 from exportdoctor.worker.sensitivity.lowered_program import lower_program, quantise_program
@@ -290,8 +290,8 @@ def _sets_of_part(part: BuiltPart, calibration: str) -> list[Any]:
     example = (part.args, part.kwargs)
     if calibration:
         return [(part.args, {**part.kwargs, **one}) for one in read_sets(calibration)]
-    results = run_in_eager(part.module, [example])
-    if results is None:
+    results = run_example(part.module, part.name, example)
+    if says_nothing(results[0].output):
         raise TargetError("Eager gives nothing but NaN for the example")
     first = InputSet(title=sizes_of(example), kind="example", calls=(example,), results=results)
     found = [example]

@@ -19,7 +19,7 @@ from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
 from exportdoctor.worker.prove.compare_outputs import LARGEST, largest_difference
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.translate.failed_node import fx_fact, with_node
-from exportdoctor.worker.translate.onnx_program import flat_inputs, quiet, runnable, translate
+from exportdoctor.worker.translate.onnx_program import flat_inputs, in_pairs, quiet, runnable, translate
 
 _AT_A_TIME = 200
 
@@ -48,6 +48,7 @@ def first_difference(call: ExportCall, one: InputSet, *, opset: int, prefix: str
 
 
 def _differs(node: torch.fx.Node, answer: torch.Tensor, wanted: torch.Tensor) -> str:
+    wanted = in_pairs(wanted)
     if answer.shape != wanted.shape:
         return f"{node.name} is {list(answer.shape)} in the file and {list(wanted.shape)} in the program"
     absolute, _, allowed = largest_difference(answer.to(wanted.dtype), wanted)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import operator
 import re
 import warnings
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,7 @@ from typing import Any
 
 import msgspec
 import torch
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.export import ExportedFile, ValueInfo
@@ -90,12 +91,12 @@ def _sizes(inputs: Mapping[str, Any], axes: Mapping[str, tuple[str, ...]]) -> It
 
 
 def output_names(program: Any) -> list[str]:
-    """Where each tensor is in the program's output, as a name: `pooler_output`, `past_key_values_0`."""
+    """Where each tensor, and each size, is in the program's output, as a name: `pooler_output`, `past_key_values_0`."""
     spec = program.call_spec.out_spec
     paths = leaves_with_paths(tree_unflatten(list(range(spec.num_leaves)), spec))
     specs = [one for one in program.graph_signature.output_specs if one.kind == OutputKind.USER_OUTPUT]
     names = [re.sub(r"\W+", "_", path_text(keys)).strip("_") or "output" for keys, _ in paths]
-    kept = [name for name, one in zip(names, specs, strict=False) if isinstance(one.arg, TensorArgument)]
+    kept = [name for name, one in zip(names, specs, strict=False) if not isinstance(one.arg, ConstantArgument)]
     return [name if not name.isdigit() else f"output_{name}" for name in kept] if len(set(kept)) == len(kept) else []
 
 
@@ -112,11 +113,19 @@ def drop_assertions(program: Any) -> tuple[str, ...]:
             continue
         for node in list(graph.nodes):
             if node.op == "call_function" and not node.users and any(word in str(node.target) for word in _CHECKS):
-                if _ABOUT_DTYPES not in str(node.target):
+                if _ABOUT_DTYPES not in str(node.target) and not _always_holds(node):
                     dropped.append(_assertion_text(node))
                 _erase(graph, node)
         module.recompile()
     return tuple(dict.fromkeys(dropped))
+
+
+def _always_holds(node: torch.fx.Node) -> bool:
+    """Whether an assertion says of the size of a tensor that it is not negative."""
+    said = node.args[0] if node.args else None
+    if not isinstance(said, torch.fx.Node) or said.target is not operator.ge or said.args[1] != 0:
+        return False
+    return getattr(said.args[0], "target", None) is torch.ops.aten.sym_size.int
 
 
 def _assertion_text(node: torch.fx.Node) -> str:
@@ -267,17 +276,28 @@ def runnable(program: Any) -> Any:
 
 
 def flat_inputs(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """The program's inputs in the order of the file's: as traced, without what the program holds as constants."""
+    """The program's inputs in the order of the file's: as traced, without what the program holds as constants.
+
+    Complex numbers are pairs of real ones, which is what torch.onnx makes of them.
+    """
     leaves = inputs_in_traced_order(program, args, kwargs)
     user = [one for one in program.graph_signature.input_specs if one.kind == InputKind.USER_INPUT]
     if len(user) != len(leaves):
         raise ValueError(f"the program takes {len(user)} inputs, and there are {len(leaves)}")
-    return [leaf for one, leaf in zip(user, leaves, strict=True) if not isinstance(one.arg, ConstantArgument)]
+    taken = [leaf for one, leaf in zip(user, leaves, strict=True) if not isinstance(one.arg, ConstantArgument)]
+    return [in_pairs(leaf) for leaf in taken]
+
+
+def in_pairs(value: Any) -> Any:
+    """A tensor of complex numbers as pairs of real ones; anything else as it is."""
+    pairs = isinstance(value, torch.Tensor) and value.is_complex()
+    return torch.view_as_real(value.resolve_conj()) if pairs else value
 
 
 def flat_outputs(program: Any, output: Any) -> list[torch.Tensor]:
-    """What eager gave as the file gives it: tensors, and sizes as tensors, without the program's constants."""
+    """What eager gave as the file gives it: tensors, in pairs if complex, and sizes as tensors, without constants."""
     user = [one for one in program.graph_signature.output_specs if one.kind == OutputKind.USER_OUTPUT]
     leaves = tree_leaves(output)
     pairs = zip(user, leaves, strict=len(user) == len(leaves))
-    return [torch.as_tensor(leaf).detach() for one, leaf in pairs if not isinstance(one.arg, ConstantArgument)]
+    kept = [torch.as_tensor(leaf).detach() for one, leaf in pairs if not isinstance(one.arg, ConstantArgument)]
+    return [in_pairs(leaf) for leaf in kept]
