@@ -24,9 +24,9 @@ from exportdoctor.targets.built import Inputs
 from exportdoctor.worker.describe.guard_origin import record_guards
 from exportdoctor.worker.domain.described_sizes import DescribedSize, find_described
 from exportdoctor.worker.domain.domain_server import find_domain
+from exportdoctor.worker.domain.part_search import make_search
 from exportdoctor.worker.domain.size_checks import condition_text
 from exportdoctor.worker.domain.size_rules import describe_sizes, highest_size
-from exportdoctor.worker.domain.size_trials import make_search
 from exportdoctor.worker.domain.surrounded_memory import depends_on_other_memory
 from exportdoctor.worker.prove.input_set import InputSet
 

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from exportdoctor.core.records.outcome import Frame
+from exportdoctor.core.records.size_domain import SizeCondition
+from exportdoctor.report.wording import size_domains as wording
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import run_once
 from exportdoctor.worker.describe.python_frames import is_user_frame, source_line
@@ -51,3 +53,8 @@ def _lines_of(module: torch.nn.Module, inputs: Inputs) -> list[_Step]:
     finally:
         sys.settrace(before)
     return found
+
+
+def branch_condition(frame: Frame) -> SizeCondition:
+    """A line at which eager goes another way than for the example."""
+    return SizeCondition(text=wording.OTHER_WAY, kind="branch", file=frame.file, line=frame.line, source=frame.source)

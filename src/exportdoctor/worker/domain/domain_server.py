@@ -33,7 +33,8 @@ from exportdoctor.torch_internals.trees import tree_unflatten
 from exportdoctor.worker import environment
 from exportdoctor.worker.describe.guard_origin import record_guards
 from exportdoctor.worker.describe.module_stack import state_id
-from exportdoctor.worker.domain.size_trials import SAVED, TriedStage, make_search
+from exportdoctor.worker.domain.part_search import make_search
+from exportdoctor.worker.domain.size_trials import SAVED, TriedStage
 from exportdoctor.worker.export.program_file import load_program, save_program
 from exportdoctor.worker.numbers.rung import file_rung, program_rung
 from exportdoctor.worker.one_request import Progress, open_part, serve_one_request

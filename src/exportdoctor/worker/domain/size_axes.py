@@ -35,6 +35,10 @@ class Axis:
     fixed: bool = False
     same: dict[str, Place] = field(default_factory=dict)
 
+    def is_itself_at(self, place: Place) -> bool:
+        """Whether the size at a place is the axis itself."""
+        return all(self.rules[place](size) == size for size in (self.example, self.example + 1, self.example + 6))
+
     def follow(self, other: Axis, rule: Callable[[int], int]) -> None:
         """From now on `other` has the size that the rule gives for this one's."""
         self.rules.update({place: _after(rule, own) for place, own in other.rules.items()})

@@ -12,15 +12,11 @@ import psutil
 import torch
 
 from exportdoctor.core.failure.messages import first_line
-from exportdoctor.core.records.outcome import Frame
 from exportdoctor.core.records.size_domain import SizeAxis, SizeCondition, SizeDomain, SizeTrial, StageAnswer
 from exportdoctor.report.wording import size_domains as wording
-from exportdoctor.shims import ExportCall
-from exportdoctor.targets import BuiltPart
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import run_calls
-from exportdoctor.worker.describe.guard_origin import GuardLog
-from exportdoctor.worker.domain.branch_line import branch_line
+from exportdoctor.worker.domain.branch_line import branch_condition, branch_line
 from exportdoctor.worker.domain.described_sizes import DescribedSize
 from exportdoctor.worker.domain.linked_axes import join_linked
 from exportdoctor.worker.domain.planned_trial import PlannedTrial
@@ -28,10 +24,7 @@ from exportdoctor.worker.domain.size_axes import (
     Axis,
     Place,
     SizedInputs,
-    declared_bounds,
-    find_axes,
     is_plain,
-    sized_inputs,
     sizes_of_axes,
 )
 from exportdoctor.worker.domain.size_checks import SizeChecks
@@ -170,7 +163,7 @@ class DomainSearch:
         places = tuple(self.inputs.place_name(place) for place in axis.rules)
         described = self._description_of(axis)[1]
         numbers = (self.inputs.paths[described.by],) if described is not None else ()
-        equal = tuple(name for name, place in axis.same.items() if _is_same(axis, place))
+        equal = tuple(name for name, place in axis.same.items() if axis.is_itself_at(place))
         fact = SizeAxis(
             name=axis.name, example=axis.example, places=places, fixed=axis.fixed, same=equal,
             follows=(*(name for name in axis.same if name not in equal), *numbers),
@@ -352,11 +345,6 @@ def _outcomes_of(trial: SizeTrial) -> tuple[Any, ...]:
     return trial.condition, tuple(answer.outcome for answer in trial.answers)
 
 
-def branch_condition(frame: Frame) -> SizeCondition:
-    """A line at which eager goes another way than for the example."""
-    return SizeCondition(text=wording.OTHER_WAY, kind="branch", file=frame.file, line=frame.line, source=frame.source)
-
-
 def _dropped_conditions(trials: Sequence[SizeTrial]) -> tuple[int, ...]:
     """The conditions by which the first stage refuses what a later one answers."""
     found = {
@@ -367,34 +355,3 @@ def _dropped_conditions(trials: Sequence[SizeTrial]) -> tuple[int, ...]:
         and any(answer.outcome != "refuses" for answer in trial.answers[1:])
     }
     return tuple(sorted(found))
-
-
-def make_search(
-    part: BuiltPart, call: ExportCall, program: Any, log: GuardLog | None, *, alone: bool = False
-) -> DomainSearch:
-    """The search of the domain of a program that was exported by this call; `alone`: there is no eager."""
-    example = (part.args, part.kwargs)
-    given = (call.args, call.kwargs)
-    inputs = sized_inputs(part.module, example, part.dynamic_shapes, program, given, others=part.more_inputs)
-    inputs.declared = declared_bounds(part.dynamic_shapes)
-    axes = find_axes(inputs, part.axes)
-    ready = program.module()
-    checks = None
-    if inputs.shapes:
-        own = {place for axis in axes for place in axis.same.values()}
-        mine = [(place, axis) for axis in axes for place in axis.rules if place not in own and _is_same(axis, place)]
-        names = {inputs.place_name(place): axis.name for place, axis in mine}
-        names |= {place: name for name, places in part.axes.items() if is_plain(name) for place in places}
-        checks = SizeChecks(inputs=inputs, program=program, module=ready, names=names, log=log)
-
-    def run(given: Inputs) -> Any:
-        args, kwargs = call.convert(given)
-        return ready(*args, **kwargs)
-
-    first = TriedStage(name=PROGRAM, run=run, holder=ready)
-    return DomainSearch(inputs=inputs, axes=axes, stages=[first], eager=None if alone else part.module, checks=checks)
-
-
-def _is_same(axis: Axis, place: Place) -> bool:
-    """Whether the size at a place is the axis itself."""
-    return all(axis.rules[place](size) == size for size in (axis.example, axis.example + 1, axis.example + 6))

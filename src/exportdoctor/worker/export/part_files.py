@@ -28,7 +28,8 @@ from exportdoctor.targets.eager import copy_inputs, run_calls
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
 from exportdoctor.worker.describe.guard_origin import record_guards
 from exportdoctor.worker.describe.module_stack import state_id
-from exportdoctor.worker.domain.size_trials import SAVED, DomainSearch, TriedStage, make_search
+from exportdoctor.worker.domain.part_search import make_search
+from exportdoctor.worker.domain.size_trials import SAVED, DomainSearch, TriedStage
 from exportdoctor.worker.export.load_cost import LoadCost, measure_load
 from exportdoctor.worker.export.program_file import load_program, modules_of_classes, save_program
 from exportdoctor.worker.prove.compare_calls import compare_calls
