@@ -25,7 +25,7 @@ SOUNDNESS: tuple[Soundness, ...] = get_args(Soundness)
 SOUNDNESS_MEANS: Mapping[Soundness, str] = {
     "exact": "same values, same inputs, all shapes",
     "signature": ("same values, but part of the computation moves out of the graph, so the program takes other inputs"),
-    "precondition": "exact if a stated condition holds, which is checked",
+    "precondition": "exact if a stated condition holds, which is checked, or said not to be",
     "specialised": "a dimension or a value is fixed",
     "opaque": "leaves a custom op in the graph",
     "unsound": "silences a guard or an assertion; tried only with --allow unsound",

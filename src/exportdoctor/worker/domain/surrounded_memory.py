@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import run_calls, storage_id
+from exportdoctor.torch_internals.tracing_modes import dispatch_mode_class
 from exportdoctor.torch_internals.trees import tree_leaves, tree_map
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, tensors_in
 
@@ -35,7 +35,7 @@ def depends_on_other_memory(module: torch.nn.Module, inputs: Inputs) -> bool:
     return not compare_outputs("", answers[1], answers[0]).holds
 
 
-class _Surrounded(TorchDispatchMode):
+class _Surrounded(dispatch_mode_class()):  # type: ignore[misc]
     """Moves what operators make into larger memory, which is full of a number."""
 
     def __init__(self, number: float) -> None:
