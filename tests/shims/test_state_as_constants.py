@@ -55,7 +55,11 @@ def loops(self: Any, x: Tensor) -> Tensor:
     return x
 
 
-READS = (writes_where_new, splits, computes, asks_a_weight, loops)
+def inverts(self: Any, x: Tensor) -> Tensor:
+    return -x if ~self.ready else x + (~self.groups).item()
+
+
+READS = (inverts, writes_where_new, splits, computes, asks_a_weight, loops)
 
 
 def call_of(module: nn.Module) -> ExportCall:

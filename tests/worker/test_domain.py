@@ -38,6 +38,16 @@ def domain_of(factory: str) -> DomainResult:
     return find_domain(DomainRequest(target=target, seconds=0.2), lambda _: None)
 
 
+def search_sizes(part: BuiltPart) -> SizeDomain:
+    """The domain of the part's exported program alone, beside eager."""
+    call = call_for_part(part)
+    with record_guards() as log:
+        search = make_search(part, call, export_program(call), log)
+    search.plan()
+    search.ask_eager(InputSet(title="", kind="example", calls=(), results=()))
+    return search.finish()
+
+
 def words(result: DomainResult) -> dict[str, str]:
     return {axis.name: sizes_in_words(axis) for axis in result.domain.axes}
 
@@ -95,11 +105,7 @@ def test_a_size_at_which_a_guard_itself_fails_is_refused() -> None:
         name="default", title="", module=Halves(), prefix="", args=(torch.randn(3, 8),), kwargs={},
         dynamic_shapes=({1: torch.export.Dim.AUTO},), axes={"length": ("x[1]",)},
     )  # fmt: skip
-    call = call_for_part(part)
-    search = make_search(part, call, export_program(call), None)
-    search.plan()
-    search.ask_eager(InputSet(title="", kind="example", calls=(), results=()))
-    axis = next(one for one in search.finish().axes if one.name == "length")
+    axis = next(one for one in search_sizes(part).axes if one.name == "length")
     assert sizes_in_words(axis) == "multiples of 2 from 4"
 
 
@@ -127,12 +133,7 @@ def small_domain(
         name="default", title="", module=module, prefix="", args=args, kwargs={},
         dynamic_shapes=tuple({0: dim} for _ in args), axes={f"{name}[0]": (f"{name}[0]",) for name in names},
     )  # fmt: skip
-    call = call_for_part(part)
-    with record_guards() as log:
-        search = make_search(part, call, export_program(call), log)
-    search.plan()
-    search.ask_eager(InputSet(title="", kind="example", calls=(), results=()))
-    return search.finish()
+    return search_sizes(part)
 
 
 def open_axes(domain: SizeDomain) -> dict[str, str]:
@@ -278,12 +279,7 @@ def test_a_declared_end_is_no_operations(least: int | None, most: int | None) ->
         name="default", title="", module=Summed(), prefix="", args=(torch.randn(15, 2),), kwargs={},
         dynamic_shapes=shapes, axes={"rows": ("x[0]",)},
     )  # fmt: skip
-    call = call_for_part(part)
-    with record_guards() as log:
-        search = make_search(part, call, export_program(call), log)
-        search.plan()
-    search.ask_eager(InputSet(title="", kind="example", calls=(), results=()))
-    (axis, _) = search.finish().axes
+    (axis, _) = search_sizes(part).axes
     assert (axis.highest, axis.ends_by_runs, axis.declared) == (most, (), (least, most))
     assert "operation" not in sizes_in_words(axis)
     assert "declared" in sizes_in_words(axis)
@@ -351,11 +347,7 @@ def test_where_eager_answers_by_chance_no_stage_is_called_wrong() -> None:
         name="default", title="", module=Attention(), prefix="", args=attention_inputs(5, 5), kwargs={},
         dynamic_shapes=({0: torch.export.Dim.DYNAMIC}, opened, opened), axes={},
     )  # fmt: skip
-    call = call_for_part(part)
-    search = make_search(part, call, export_program(call), None)
-    search.plan()
-    search.ask_eager(InputSet(title="", kind="example", calls=(), results=()))
-    domain = search.finish()
+    domain = search_sizes(part)
     assert domain.holds
     assert not any(axis.wrong for axis in domain.axes)
     said = [*boundary_lines(domain), *domain_details(domain)]
@@ -370,11 +362,7 @@ def small_search(module: torch.nn.Module, *args: torch.Tensor, axis: str, dim: o
         name="default", title="", module=module, prefix="", args=args, kwargs={}, dynamic_shapes=shapes,
         axes={axis: (axis,)},
     )  # fmt: skip
-    call = call_for_part(part)
-    search = make_search(part, call, export_program(call), None)
-    search.plan()
-    search.ask_eager(InputSet(title="", kind="example", calls=(), results=()))
-    return search.finish()
+    return search_sizes(part)
 
 
 class Padded(torch.nn.Module):
@@ -432,11 +420,7 @@ def test_sizes_that_whole_numbers_say_are_tried_together_with_these() -> None:
         dynamic_shapes=({0: torch.export.Dim.AUTO}, {0: torch.export.Dim.AUTO}), more_inputs=((inputs((7, 1)), {}),),
         axes={"patches": ("patches[0]",), "pictures": ("grid[0]",)},
     )  # fmt: skip
-    call = call_for_part(part)
-    search = make_search(part, call, export_program(call), None)
-    search.plan()
-    search.ask_eager(InputSet(title="", kind="example", calls=(), results=()))
-    domain = search.finish()
+    domain = search_sizes(part)
     ends = {one.inputs: (bool(one.eager), one.answers[0].outcome) for one in domain.trials}
     assert ends["patches 30, grid ..., 4 x 6"] == (False, "right")
     assert ends["patches 6, grid ..., 4 x 0"] == (False, "right")

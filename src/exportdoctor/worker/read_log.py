@@ -229,6 +229,8 @@ class ReadLog:
                 self._never(f"the list of files in {name}")
             else:
                 self.known.setdefault(file_hash.LISTING + name, identity)
+        except OSError:  # there is no working directory any more: the listing itself fails
+            pass
         finally:
             self._is_looking = False
 

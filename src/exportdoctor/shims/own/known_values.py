@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,6 +28,9 @@ _ROW = (2, 3, 4)
 
 _FACTORIES = ("arange", "tensor", "zeros", "ones", "full")
 _RANDOM = ("rand", "dropout", "bernoulli", "multinomial", "normal", "poisson", "exponential")
+
+_WRITES = re.compile(r".*[^_]_|__setitem__|__i(add|sub|mul|matmul|(true|floor)?div|mod|pow|and|or|xor|[lr]shift)__")
+"""Names of operators that write into their first argument."""
 
 
 class KnownValues:
@@ -94,8 +98,7 @@ def draws_at_random(func: Any) -> bool:
 
 def writes_to_first(func: Any) -> bool:
     """Whether an operator writes into its first argument."""
-    name = getattr(func, "__name__", "")
-    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
+    return _WRITES.fullmatch(getattr(func, "__name__", "")) is not None
 
 
 def _with_constants(forward: Callable[..., Any], root: Any, constants: dict[str, Any]) -> Callable[..., Any]:

@@ -25,8 +25,8 @@ _LARGEST = 2**20
 """Elements of a tensor of the state that is followed, and of what is computed from it."""
 _READS = frozenset({"item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__"})
 """Methods of one tensor by which Python gets a value."""
-_REPEATS = 20_000
-"""Elements of a list that is read."""
+_LONGEST_LIST = 20_000
+"""Elements of a tensor that is read as a list."""
 
 
 class KnownState:
@@ -39,8 +39,6 @@ class KnownState:
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The result of `func`; where it reads a known value, that value."""
-        import torch
-
         name = getattr(func, "__name__", "")
         if name in _READS and len(args) == 1 and (known := self._real.get(id(args[0]))) is not None:
             value = _value_of(func, known[1])
@@ -50,10 +48,8 @@ class KnownState:
                 return value
         made = func(*args, **kwargs)
         if writes_to_first(func) or "out" in kwargs:
-            self._forget(
-                [leaf for leaf in tree_leaves((args[:1], kwargs.get("out"))) if hasattr(leaf, "untyped_storage")]
-            )
-        elif any(id(leaf) in self._real for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)):
+            self._forget(_tensors_in((args[:1], kwargs.get("out"))))
+        else:
             self._note(func, args, kwargs, made)
         return made
 
@@ -61,17 +57,15 @@ class KnownState:
         """Compute for real what follows from known values alone."""
         import torch
 
-        leaves = tree_leaves((args, kwargs))
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        symbols = (torch.SymInt, torch.SymFloat, torch.SymBool)
-        results = [leaf for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor)]
-        if not results or draws_at_random(func) or any(isinstance(leaf, symbols) for leaf in leaves):
+        tensors, results = _tensors_in((args, kwargs)), _tensors_in(made)
+        if not tensors or not results or not all(id(tensor) in self._real for tensor in tensors):
             return
-        if not all(id(tensor) in self._real for tensor in tensors):
+        symbols = (torch.SymInt, torch.SymFloat, torch.SymBool)
+        if draws_at_random(func) or any(isinstance(leaf, symbols) for leaf in tree_leaves((args, kwargs))):
             return
         real_args, real_kwargs = tree_map(self._real_of, (args, kwargs))
         with outside_all_modes():
-            real = [leaf for leaf in tree_leaves(func(*real_args, **real_kwargs)) if isinstance(leaf, torch.Tensor)]
+            real = _tensors_in(func(*real_args, **real_kwargs))
         names = frozenset().union(*(self._real[id(tensor)][2] for tensor in tensors))
         if len(real) == len(results):
             self._real |= {
@@ -89,6 +83,12 @@ class KnownState:
         self._real = {key: known for key, known in self._real.items() if _memory_of(known[0]) not in memory}
 
 
+def _tensors_in(values: Any) -> list[Any]:
+    import torch
+
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
 def _memory_of(tensor: Any) -> int:
     with outside_all_modes():
         return int(tensor.untyped_storage()._cdata)
@@ -97,7 +97,7 @@ def _memory_of(tensor: Any) -> int:
 def _value_of(func: Any, real: Any) -> Any:
     """What Python reads; None where the read fails, is long, or is no number that equals itself."""
     with outside_all_modes():
-        if real.numel() > _REPEATS or (real.is_floating_point() and bool(real.isnan().any())):
+        if real.numel() > _LONGEST_LIST or (real.is_floating_point() and bool(real.isnan().any())):
             return None
         try:
             return func(real)
@@ -163,17 +163,18 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
         changed.update(name for name in known.read if name not in now or not torch.equal(now[name], real[name]))
 
     kind = type(root)
-    with torch.no_grad(), suppress(Exception), patch_forward(kind, root, real, note):
+    # what was read before eager raised is asserted like everything else
+    with torch.no_grad(), suppress(Exception), _patch_forward(kind, root, real, note):
         run_copy(call)
     if not read:
         raise NotApplicable("Python reads no value that follows from buffers and parameters alone")
     if changed:
         raise NotApplicable(f"forward changes {', '.join(sorted(changed))}, which Python reads")
-    with patch_forward(kind, root, real):
+    with _patch_forward(kind, root, real):
         yield call
 
 
-def patch_forward(
+def _patch_forward(
     kind: Any, root: Any, real: Mapping[str, Any], note: Callable[[KnownState], None] = lambda known: None
 ) -> AbstractContextManager[None]:
     """Within it, the state of `root` is known in its forward; `note` gets what was known at the end of each call."""

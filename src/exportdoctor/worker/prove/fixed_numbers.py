@@ -96,9 +96,11 @@ def _line_of(module: torch.nn.Module, name: str) -> str:
 
 
 def _writes_of(method: ast.FunctionDef, name: str) -> Iterator[int]:
+    """The lines at which a method assigns that attribute of its first argument."""
+    owner = next((one.arg for one in method.args.args), None)
     for node in ast.walk(method):
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
             for target in targets:
-                if isinstance(target, ast.Attribute) and target.attr == name:
+                if isinstance(target, ast.Attribute) and target.attr == name and ast.unparse(target.value) == owner:
                     yield node.lineno
