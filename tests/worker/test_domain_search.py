@@ -20,9 +20,10 @@ from exportdoctor.targets.built import Inputs
 from exportdoctor.worker.describe.guard_origin import record_guards
 from exportdoctor.worker.domain.linked_axes import join_linked
 from exportdoctor.worker.domain.part_search import make_search
-from exportdoctor.worker.domain.size_axes import Axis, Place, sizes_of_axes
+from exportdoctor.worker.domain.size_axes import Axis, sizes_of_axes
 from exportdoctor.worker.domain.size_rules import describe_sizes, ends_by_runs, takes
 from exportdoctor.worker.domain.size_trials import DomainSearch
+from exportdoctor.worker.domain.sized_inputs import Place
 from exportdoctor.worker.prove.input_set import InputSet
 
 _EVERY = 60

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from exportdoctor.shims import ExportCall
-from exportdoctor.worker.domain.size_axes import sized_inputs
+from exportdoctor.worker.domain.sized_inputs import sized_inputs
 
 
 def find_fixed_axes(

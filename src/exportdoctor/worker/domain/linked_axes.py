@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from exportdoctor.core.records.size_domain import SizeAxis
-from exportdoctor.worker.domain.size_axes import Axis, Place, sizes_of_axes
+from exportdoctor.worker.domain.size_axes import Axis, sizes_of_axes
+from exportdoctor.worker.domain.sized_inputs import Place
 
 FactOf = Callable[[Axis], SizeAxis]
 Violated = Callable[[Mapping[Place, int]], Mapping[str, frozenset[Place]]]

@@ -8,9 +8,10 @@ from exportdoctor.shims import ExportCall
 from exportdoctor.targets import BuiltPart
 from exportdoctor.targets.built import Inputs
 from exportdoctor.worker.describe.guard_origin import GuardLog
-from exportdoctor.worker.domain.size_axes import declared_bounds, find_axes, is_plain, sized_inputs
+from exportdoctor.worker.domain.size_axes import declared_bounds, find_axes, is_plain
 from exportdoctor.worker.domain.size_checks import SizeChecks
 from exportdoctor.worker.domain.size_trials import PROGRAM, DomainSearch, TriedStage
+from exportdoctor.worker.domain.sized_inputs import sized_inputs
 
 
 def make_search(

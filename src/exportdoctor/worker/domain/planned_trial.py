@@ -12,7 +12,7 @@ from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.records.size_domain import SizeCondition
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import run_calls
-from exportdoctor.worker.domain.size_axes import Place
+from exportdoctor.worker.domain.sized_inputs import Place
 from exportdoctor.worker.prove.compare_outputs import tensors_in
 from exportdoctor.worker.prove.input_set import InputSet, says_nothing
 

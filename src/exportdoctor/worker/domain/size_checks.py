@@ -17,7 +17,8 @@ from exportdoctor.report.wording import size_domains as wording
 from exportdoctor.torch_internals.program_checks import guards_of, size_ranges, user_input_names, violated_guards
 from exportdoctor.torch_internals.shape_env import sources_by_symbol
 from exportdoctor.worker.describe.guard_origin import GuardLog
-from exportdoctor.worker.domain.size_axes import Place, SizedInputs, put_in, solve_linear
+from exportdoctor.worker.domain.size_axes import put_in, solve_linear
+from exportdoctor.worker.domain.sized_inputs import Place, SizedInputs
 from exportdoctor.worker.translate.failed_node import fx_fact, user_frame
 
 _ASSERTION = re.compile(r"Runtime assertion failed for expression (.+?)(?: on node .*)?$")

@@ -20,16 +20,11 @@ from exportdoctor.worker.domain.branch_line import branch_condition, branch_line
 from exportdoctor.worker.domain.described_sizes import DescribedSize
 from exportdoctor.worker.domain.linked_axes import join_linked
 from exportdoctor.worker.domain.planned_trial import PlannedTrial
-from exportdoctor.worker.domain.size_axes import (
-    Axis,
-    Place,
-    SizedInputs,
-    is_plain,
-    sizes_of_axes,
-)
+from exportdoctor.worker.domain.size_axes import Axis, is_plain, sizes_of_axes
 from exportdoctor.worker.domain.size_checks import SizeChecks
 from exportdoctor.worker.domain.size_rules import describe_sizes, ends_by_runs, highest_size, points_of, takes
 from exportdoctor.worker.domain.size_values import assertions_on_values, is_about_values, with_other_numbers
+from exportdoctor.worker.domain.sized_inputs import Place, SizedInputs
 from exportdoctor.worker.domain.surrounded_memory import depends_on_other_memory
 from exportdoctor.worker.domain.value_growth import ValueGrowth, measure_growth
 from exportdoctor.worker.prove.compare_calls import compare_calls

@@ -9,7 +9,7 @@ import torch
 
 from exportdoctor.targets.built import Inputs
 from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
-from exportdoctor.worker.domain.size_axes import Place, SizedInputs
+from exportdoctor.worker.domain.sized_inputs import Place, SizedInputs
 
 _ON_VALUES = re.compile(r"Runtime assertion failed for expression .*\bz?uf?\d+")
 """torch's assertions on symbols without a size of an input behind them."""
