@@ -277,11 +277,95 @@ class Dirty(nn.Module):
         return x.sum() + by_writing(grid, place) + place
 
 
-@pytest.mark.parametrize("which", ["values", "parameter", "chance", "writing"])
+@pytest.mark.parametrize("which", ["values", "chance", "writing"])
 def test_what_depends_on_more_than_whole_numbers_is_not_hoisted(which: str) -> None:
     inputs = [(torch.randn(3), torch.tensor([[1, 4, 4]])), (torch.randn(5), torch.tensor([[1, 6, 4]])), ()]
     with pytest.raises(NotApplicable), apply_shims([find("hoist")], call_of(Dirty(which), inputs, (_FREE, None))):
         pass
+
+
+class Resized(nn.Module):
+    """A table of weights, resized to each row's height and width and written into memory without values."""
+
+    def __init__(self, rest: str) -> None:
+        super().__init__()
+        self.table, self.rest = nn.Parameter(torch.randn(1, 3, 4, 4)), rest
+
+    def resize(self, shapes: Tensor, most: int) -> Tensor:
+        table = torch.empty(shapes.shape[0], most, 3)
+        for row, (height, width) in enumerate(shapes.tolist()):
+            one = nn.functional.interpolate(self.table, size=(height, width), mode="bilinear")
+            table[row, : height * width] = one.flatten(2)[0].T
+            if self.rest == "written":
+                table[row, height * width :] = one[0, :, 0, 0]
+        match self.rest:
+            case "zeroed where large":  # the same for many fills
+                return torch.where(table.abs() > 1e3, 0.0, table)
+            case "bounded":
+                return table.clamp(-1, 1)
+            case "sign":
+                return torch.where(table > -1e30, 1.0, 2.0)
+        return table
+
+    def forward(self, x: Tensor, shapes: Tensor) -> Tensor:
+        return x + self.resize(shapes, x.shape[1])
+
+
+def resized(rest: str) -> tuple[ExportCall, Any]:
+    torch.manual_seed(0)
+    inputs = [
+        (torch.randn(len(rows), 12, 3), torch.tensor(rows)) for rows in ([[2, 3], [3, 4]], [[5, 2], [2, 2], [1, 3]])
+    ]
+    return call_of(Resized(rest), inputs, ({0: Dim.AUTO}, {0: Dim.AUTO})), inputs
+
+
+def test_what_follows_from_weights_and_whole_numbers_is_hoisted() -> None:
+    call, inputs = resized("written")
+    other = torch.randn(3, 12, 3), torch.tensor([[1, 1], [2, 6], [4, 3]])
+    with apply_shims([find("hoist")], call) as changed:
+        program = export_program(changed).module()
+    for row in (*inputs, other):
+        args, kwargs = changed.convert((row, {}))
+        torch.testing.assert_close(program(*args, **kwargs), call.module(*row), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("rest", ["left", "zeroed where large", "bounded", "sign"])
+def test_what_follows_from_memory_without_values_is_not_hoisted(rest: str) -> None:
+    with pytest.raises(NotApplicable):
+        find_hoisted_calls(resized(rest)[0], "")
+
+
+class Embedded(nn.Module):
+    """An operator computes from token ids and weights; only the length of a read of them depends on values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(9, 3)
+
+    def pool(self, x: Tensor, lengths: Tensor) -> Tensor:
+        return x[:, : int(lengths.max())].sum(1)
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        return self.pool(self.embed(ids), lengths)
+
+
+def test_what_the_model_computes_of_token_ids_by_its_weights_is_not_hoisted() -> None:
+    inputs = [(torch.randint(0, 9, (2, 5)), torch.tensor(lengths)) for lengths in ([3, 2], [4, 1])]
+    with pytest.raises(NotApplicable):
+        find_hoisted_calls(call_of(Embedded(), inputs, ({0: Dim.AUTO}, {0: Dim.AUTO})), "")
+
+
+def test_weights_are_hoisted_only_where_nothing_follows_from_whole_numbers_alone() -> None:
+    inputs = [(torch.randn(3), torch.tensor([[1, height, 4]])) for height in (4, 6)]
+    (only,) = find_hoisted_calls(call_of(Dirty("parameter"), inputs, (_FREE, None)), "")
+    assert only.title == "by_parameter"
+
+    class Both(Dirty):
+        def forward(self, x: Tensor, grid: Tensor) -> Tensor:
+            return super().forward(x, grid) + order_of(grid).sum()
+
+    (only,) = find_hoisted_calls(call_of(Both("parameter"), inputs, (_FREE, None)), "")
+    assert only.title == "order_of"
 
 
 def flagged(grid: Tensor) -> tuple[Tensor, bool]:

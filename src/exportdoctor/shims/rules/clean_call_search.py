@@ -12,7 +12,7 @@ from typing import Any
 from exportdoctor.shims.export_call import ExportCall, Inputs, named_inputs
 from exportdoctor.shims.record import NotApplicable
 from exportdoctor.shims.rules.call_sites import names_read, names_set
-from exportdoctor.shims.rules.clean_calls import CallRecord, record_calls
+from exportdoctor.shims.rules.clean_calls import CallRecord, has_fake_weights, record_calls
 from exportdoctor.shims.rules.code_swap import function_of
 from exportdoctor.shims.rules.hoisted_results import HoistedCall, describe_results, flatten, is_number_list
 
@@ -23,11 +23,22 @@ _NUMBERS_OR_NONE = (int, float, bool, type(None))
 def find_hoisted_calls(call: ExportCall, name: str) -> tuple[HoistedCall, ...]:
     """The clean calls around the calls of the function of that qualified name.
 
-    Without a name: around all code that reads values, those whose arguments are known, if there are such. Raises
-    NotApplicable where there is none.
+    Without a name: around all code that reads values, those whose arguments are known, if there are such. Where
+    nothing follows from whole numbers alone, what follows from them and from weights. Raises NotApplicable where there
+    is none.
     """
+    try:
+        return _find(call, name, weights=False)
+    except NotApplicable as reason:
+        try:
+            return _find(call, name, weights=True)
+        except NotApplicable:
+            raise reason from None
+
+
+def _find(call: ExportCall, name: str, *, weights: bool) -> tuple[HoistedCall, ...]:
     inputs = [(call.args, call.kwargs), *call.more_inputs]
-    runs = [record_calls(call.module, one) for one in inputs]
+    runs = [record_calls(call.module, one, weights=weights) for one in inputs]
     chosen = [_choose(records, given, name, call) for records, given in runs]
     if not chosen[0]:
         what = f"no call around {name}" if name else "no call that reads values"
@@ -41,7 +52,8 @@ def find_hoisted_calls(call: ExportCall, name: str) -> tuple[HoistedCall, ...]:
         alone = all(_is_apart(records, one) for (records, _), one in zip(runs, several, strict=True))
         made = _describe(function, number, several, [given for _, given in runs], call)
         found.append(made if alone else replace(made, arguments=None))
-    return tuple(found)
+    unknown = weights and has_fake_weights(call.module)
+    return tuple(replace(one, recorded=()) if unknown else one for one in found)
 
 
 def _choose(

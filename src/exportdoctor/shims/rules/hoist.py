@@ -1,4 +1,4 @@
-"""What a function computes from whole numbers and the configuration alone becomes an input of the program.
+"""What a function computes from whole numbers, weights and the configuration alone becomes an input of the program.
 
 The function is given by the failure; what is hoisted is the outermost call around it whose results are clean, in a
 forward on each input set of the export call. Its results are computed before the call, by the function itself where all
@@ -118,7 +118,7 @@ def _check_conversion(call: ExportCall, calls: Sequence[HoistedCall]) -> None:
     signature = inspect.signature(call.module.forward)
     for place, inputs in enumerate(((call.args, call.kwargs), *call.more_inputs)):
         found = compute_inputs(call.module, calls, named_inputs(signature, inputs))
-        for one in calls:
+        for one in (one for one in calls if one.recorded):
             for name, value in one.as_inputs(one.recorded[place]).items():
                 if isinstance(value, torch.Tensor) and not (is_fake(value) or same_values(value, found[name])):
                     raise NotApplicable(f"{one.function.__qualname__} gives something else by itself than in forward")
@@ -129,7 +129,7 @@ def of_function(name: str) -> Shim:
     return replace(
         SHIM,
         id=f"hoist:{name}",
-        title=f"Computes what {name} makes of whole numbers outside the model and passes it in",
+        title=f"Computes what {name} makes of whole numbers or weights outside the model and passes it in",
         enter=_hoist(name),
         rank=25,
     )
@@ -137,13 +137,15 @@ def of_function(name: str) -> Shim:
 
 SHIM = Shim(
     id="hoist",
-    title="Computes what follows from whole numbers alone outside the model and passes it in",
+    title="Computes what follows from whole numbers or weights alone outside the model and passes it in",
     soundness="signature",
     enter=_hoist(""),
     does=(
         "Grids, lengths, masks, positions and orders that follow from whole-number inputs and the configuration alone "
         "are found by following values through a forward. The outermost calls that read such values and compute from "
-        "nothing else are made before the export, and their results become inputs of the program. `hoist:FUNCTION` "
+        "nothing else are made before the export, and their results become inputs of the program. Where there is none, "
+        "those are that read such values and compute from weights and no input, such as a table of positions that is "
+        "resized to an image's height and width. `hoist:FUNCTION` "
         "does so for the calls around one function, also where their arguments come from the forward."
     ),
     cures=(

@@ -21,7 +21,7 @@ from exportdoctor.core.patch_attribute import patch_item
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall, Inputs, Named
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
-from exportdoctor.shims.rules.clean_calls import follow_values
+from exportdoctor.shims.rules.clean_values import follow_values
 from exportdoctor.shims.rules.hoisted_results import HoistedResult, describe_results
 from exportdoctor.shims.rules.more_inputs import Recorded, is_made_here, taking_more
 from exportdoctor.targets.eager import copy_inputs, restore_afterwards

@@ -80,7 +80,8 @@ class HoistedCall(HoistedResult):
     """A call of `function`, numbered among those that are not inside another hoisted one.
 
     `arguments` says where each argument comes from, where all are known and the call gives the same by itself: the
-    name of an input, or a value in a tuple of one. `recorded` are its results for the known inputs.
+    name of an input, or a value in a tuple of one. `recorded` are its results for the known inputs, empty where they
+    follow from weights without values.
     """
 
     function: FunctionType

@@ -1,0 +1,226 @@
+"""Which tensors in a forward are *clean*: computed from whole numbers, buffers and the configuration alone.
+
+The forward runs in eager under modes that follow values: a tensor is clean if all tensors that it was computed from
+are. Whole-number inputs and buffers are clean; floating inputs and parameters are not. What no function of torch made,
+such as `torch.Tensor(array)`, is clean if no operator made it of what is not. A read of an unclean value by Python
+makes all that follows unclean. With `weights`, parameters are clean, too, but not what an operator computes from them
+and from whole-number inputs: that is what the model is for, such as the embedding of token ids.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from exportdoctor.shims.rules.unfilled_memory import value_of
+from exportdoctor.targets.eager import hold_storage_id, restore_afterwards, storage_id
+from exportdoctor.torch_internals.tracing_modes import dispatch_mode_class
+from exportdoctor.torch_internals.trees import tree_leaves
+
+_READS = frozenset({"__bool__", "item", "__int__", "__float__", "__index__", "equal", "allclose", "tolist", "numpy"})
+_SIZES = frozenset(
+    {"nonzero", "unique", "unique_consecutive", "masked_select", "repeat_interleave", "bincount", "argwhere"}
+)
+"""The size of what these give depends on values."""
+
+_VALUE_FREE = frozenset({
+    "ones_like", "zeros_like", "empty_like", "full_like", "new_zeros", "new_ones", "new_empty", "new_full",
+    "new_tensor",
+})  # fmt: skip
+_RANDOM = ("rand", "dropout", "bernoulli", "multinomial", "normal", "poisson", "exponential")
+
+
+@dataclass(kw_only=True)
+class CleanValues:
+    """The storages of clean tensors with the time they were first seen, and those of what operators made of others.
+
+    Their identities are held, so that none is given away again; their memory is not. `state` are those of modules.
+    Those that a forward leaves `changing` are not clean: what follows from them differs from call to call.
+    `fill`, of `unfilled_memory.FILLS`, is written into memory that is allocated without values, and it is clean then;
+    `unfilled`: there was such. `sources`: whether a storage's values follow from those of inputs or of weights.
+    """
+
+    seen: dict[int, tuple[Any, int]] = field(default_factory=dict)
+    unclean: dict[int, Any] = field(default_factory=dict)
+    reads: int = 0
+    clock: int = 0
+    written: list[int] = field(default_factory=list)
+    modules: dict[int, Any] = field(default_factory=dict)
+    state: set[int] = field(default_factory=set)
+    changing: frozenset[int] = frozenset()
+    weights: bool = False
+    fill: str = ""
+    unfilled: bool = False
+    sources: dict[int, tuple[Any, frozenset[str]]] = field(default_factory=dict)
+
+    def mark(self, tensor: Any) -> None:
+        """From here on it is clean."""
+        self.clock += 1
+        self.seen.setdefault(storage_id(tensor), (hold_storage_id(tensor), self.clock))
+
+    def mark_inputs(self, inputs: Any) -> None:
+        """Those of whole numbers are clean, others are not."""
+        import torch
+
+        for leaf in tree_leaves(inputs):
+            if isinstance(leaf, torch.Tensor):
+                if _is_whole(leaf):
+                    self.mark(leaf)
+                    self._add_sources(leaf, frozenset({"inputs"}))
+                else:
+                    self.unclean[storage_id(leaf)] = hold_storage_id(leaf)
+
+    def mark_state(self, part: Any) -> None:
+        """A module's buffers and tensors are clean, also those of one that no other module lists; its parameters if
+        weights are."""
+        import torch
+
+        if isinstance(part, torch.nn.Module) and id(part) not in self.modules:
+            self.modules[id(part)] = part
+            weights = part._parameters.values() if self.weights else ()
+            for leaf in (*part._buffers.values(), *vars(part).values(), *weights):
+                if isinstance(leaf, torch.Tensor):
+                    key = storage_id(leaf)
+                    if isinstance(leaf, torch.nn.Parameter):
+                        self._add_sources(leaf, frozenset({"weights"}))
+                    if key in self.changing:
+                        self.unclean[key] = hold_storage_id(leaf)
+                        continue
+                    if key not in self.seen:
+                        self.state.add(key)
+                    self.mark(leaf)
+
+    def is_new(self, tensor: Any, clock: int) -> bool:
+        """Whether its memory was not seen before that time, or is a module's."""
+        key = storage_id(tensor)
+        return key in self.state or key not in self.seen or self.seen[key][1] > clock
+
+    def is_clean(self, tensor: Any) -> bool:
+        """Whether its values follow from whole numbers, buffers and constants."""
+        import torch
+
+        key = storage_id(tensor)
+        return key in self.seen or not (key in self.unclean or isinstance(tensor, torch.nn.Parameter))
+
+    def note(self, func: Any, args: Any, kwargs: Any, made: Any) -> bool:
+        """What an operator did: its result is clean if its tensors are; a write makes its target as unclean as they.
+
+        True where values decide on it that only a run knows: Python reads them, or a size depends on them.
+        """
+        import torch
+
+        name = getattr(func, "__name__", "")
+        tensors = _tensors((args, kwargs))
+        clean = all(map(self.is_clean, tensors)) and len(self._sources_of(tensors)) < 2
+        if name in _READS:
+            self.reads += not clean
+            return True
+        if _writes(name) and tensors:
+            key = storage_id(tensors[0])
+            self.written.append(self.seen[key][1] if key in self.seen else 0)
+            if not clean:
+                self.seen.pop(key, None)
+                self.unclean[key] = hold_storage_id(tensors[0])
+        if (clean or name in _VALUE_FREE) and not self.reads and not self._is_by_chance(name):
+            for leaf in _tensors(made):
+                self.mark(leaf)
+        return name in _SIZES or (name == "__getitem__" and any(one.dtype == torch.bool for one in tensors[1:]))
+
+    def note_operator(self, name: str, given: Any, made: Any) -> None:
+        """What an operator makes of an unclean tensor, of inputs and weights, or by chance, and what it then writes to,
+        is unclean."""
+        tensors = _tensors(given)
+        sources = self._sources_of(tensors)
+        written = tensors[:1] if _writes(name.partition(".")[0]) else []
+        changed = (*_tensors(made), *written)
+        if self.fill and "empty" in name:
+            for leaf in _tensors(made):
+                leaf.fill_(value_of(self.fill, leaf.dtype))
+        for leaf in changed if sources else ():
+            self._add_sources(leaf, sources)
+        if self._is_by_chance(name) or len(sources) > 1 or not all(map(self.is_clean, tensors)):
+            for leaf in changed:
+                self.unclean[storage_id(leaf)] = hold_storage_id(leaf)
+
+    def _sources_of(self, tensors: Sequence[Any]) -> frozenset[str]:
+        held = (self.sources.get(storage_id(tensor)) for tensor in tensors)
+        return frozenset().union(*(sources for one in held if one is not None for sources in one[1:]))
+
+    def _add_sources(self, tensor: Any, sources: frozenset[str]) -> None:
+        key = storage_id(tensor)
+        _, before = self.sources.get(key, (None, frozenset()))
+        self.sources[key] = (hold_storage_id(tensor), before | sources)
+
+    def _is_by_chance(self, name: str) -> bool:
+        """Whether an operator of that name gives values that follow from nothing that it is given."""
+        self.unfilled |= "empty" in name
+        return any(word in name for word in _RANDOM) or ("empty" in name and not self.fill)
+
+
+def _tensors(tree: Any) -> list[Any]:
+    """The tensors among the leaves, in order. Operators are given few containers but tuples, lists and dicts."""
+    import torch
+
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    if type(tree) in (tuple, list):
+        return [tensor for one in tree for tensor in _tensors(one)]
+    if type(tree) is dict:
+        return [tensor for one in tree.values() for tensor in _tensors(one)]
+    if tree is None or type(tree) in (int, float, bool, str):
+        return []
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def _writes(name: str) -> bool:
+    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
+
+
+@contextmanager
+def follow_values(
+    module: Any, seen: Callable[[], None] = lambda: None, known: CleanValues | None = None
+) -> Iterator[CleanValues]:
+    """Within it values are followed through what the module computes, which is restored afterwards; `seen` is called
+    for each operator whose result only a run knows. `known` says what else is clean or is not."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    values = known or CleanValues()
+    for part in module.modules():
+        values.mark_state(part)
+
+    class Following(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            with nullcontext() if any(map(callable, (*args, *kwargs.values()))) else trace_paused():
+                made = func(*args, **kwargs)
+            if values.note(func, args, kwargs, made):
+                seen()
+            return made
+
+    class Operators(dispatch_mode_class()):  # type: ignore[misc]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = func(*args, **(kwargs or {}))
+            values.note_operator(func.__name__, (args, kwargs or {}), made)
+            return made
+
+    with torch.no_grad(), restore_afterwards(module), Operators(), Following():
+        yield values
+
+
+def _is_whole(tensor: Any) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex())
+
+
+@contextmanager
+def trace_paused() -> Iterator[None]:
+    """Within it no call is noted: inside a function of torch runs torch's own code, which is most of all calls."""
+    before = sys.gettrace()
+    sys.settrace(None)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
