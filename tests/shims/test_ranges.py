@@ -36,6 +36,20 @@ def test_they_are_what_torch_makes(start: float, end: float, count: int, dtype: 
             torch.testing.assert_close(mine(count, 0.5, dtype=dtype), torchs(count, 0.5, dtype=dtype))
 
 
+def test_their_last_digits_may_differ_so_they_are_torchs_under_a_condition() -> None:
+    dtypes = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+    sizes = [(low, count, dtype) for low in range(-5, 2) for count in (7, 40, 152) for dtype in dtypes]
+    apart = [
+        (low, count, dtype)
+        for low, count, dtype in sizes
+        if not torch.equal(linspace(low, 3, count, dtype=dtype), torch.linspace(low, 3, count, dtype=dtype))
+    ]
+    shim = find("ranges-by-arange")
+    assert apart
+    assert shim.soundness == "precondition"
+    assert "round" in shim.precondition
+
+
 class Ranges(nn.Module):
     def forward(self, x: Tensor) -> Any:
         size = x.shape[0]

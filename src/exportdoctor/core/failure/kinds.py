@@ -211,6 +211,8 @@ RULES = (
          types=("DataDependentOutputException", "DynamicOutputShapeException", "PendingUnbackedSymbolNotFound")),
     Rule(FailureKind.DATA_DEPENDENT_VALUE, "numpy wants the values", "2.1-2.13",
          r"\.numpy\(\) is not supported for tensor subclasses"),
+    Rule(FailureKind.DATA_DEPENDENT_VALUE, "text with the number of a tensor, which a fake one doesn't have", "2.13",
+         r"string passed to \w*Tensor\.__format__"),
     Rule(FailureKind.DYNAMIC_DIM_SPECIALISED, "Python wants a size as a plain number, as a key or in text", "2.6-2.13",
          _PLAIN_NUMBER, only_sizes=True),
     Rule(FailureKind.DATA_DEPENDENT_VALUE, "Python wants a plain number where the tracer has a symbol", "2.6-2.13",

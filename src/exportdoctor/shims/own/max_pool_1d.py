@@ -19,7 +19,7 @@ from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 def pool_as_2d(
     input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
 ) -> Any:
-    """The same as `torch.max_pool1d`: (channels, length) or (batch, channels, length), any floating dtype."""
+    """The values of `torch.max_pool1d`: (channels, length) or (batch, channels, length), any floating dtype."""
     import torch
 
     def single(value: Any) -> Any:
@@ -46,11 +46,13 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
 SHIM = Shim(
     id="max-pool-1d-as-2d",
     title="Pools over rows of height one, so that the length stays dynamic",
-    soundness="exact",
+    soundness="precondition",
     enter=_enter,
+    precondition="each row is pooled to more than one value, and nothing depends on the strides of the result",
     does=(
         "`torch.max_pool1d` takes sizes as numbers when it is traced, and fixes the length. `torch.max_pool2d` of the"
-        " same values with one more dimension, of size one, gives the same maxima."
+        " same values with one more dimension, of size one, gives the same maxima. Its trace"
+        " refuses rows that give one value, and its strides follow those of the input."
     ),
     cures=(Cure(kinds=("dynamic_dim_specialised",)),),
     needs={"torch": ">=2.8"},

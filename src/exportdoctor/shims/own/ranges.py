@@ -111,12 +111,14 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
 SHIM = Shim(
     id="ranges-by-arange",
     title="Makes `torch.linspace` and its like from `torch.arange`, so that their number of values stays dynamic",
-    soundness="exact",
+    soundness="precondition",
     enter=_enter,
+    precondition="no result depends on how the last digits of torch.linspace and torch.logspace are rounded",
     does=(
         "`torch.linspace`, `torch.logspace`, `torch.fft.fftfreq` and `torch.fft.rfftfreq` take the number of their "
         "values as a whole number, which fixes a symbolic one. Here they are computed from `torch.arange`, by the same "
-        "formulas; of integer dtypes they stay as they are."
+        "formulas. The kernels of `torch.linspace` and `torch.logspace` round some values otherwise, so that "
+        "last digits differ, most where a dtype has 16 bits. Of integer dtypes they stay as they are."
     ),
     cures=(
         Cure(kinds=("dynamic_dim_specialised",)),

@@ -37,6 +37,7 @@ from exportdoctor.worker.prove.cure_inputs import cure_inputs, drawer_for
 from exportdoctor.worker.prove.drawn_inputs import SetDrawer
 from exportdoctor.worker.prove.fixed_numbers import name_fixed_numbers
 from exportdoctor.worker.prove.input_set import InputSet, run_in_eager
+from exportdoctor.worker.prove.recorded_gradients import held_to_traced
 
 _USUAL_GUARD = re.compile(r"[^ ]+\.size\(\)\[\d+\] (>= [012]|== [^ ]+\.size\(\)\[\d+\])")
 """What torch.export asks of every dynamic size: at least two, and the same where the example's inputs share one."""
@@ -85,6 +86,14 @@ def shimmed_export(
         with apply_shims(shims, treated) as given:
             return [compare_set(ready, given, one) for one in those]
 
+    def hold(*those: InputSet) -> list[Agreement]:
+        return held_to_traced(call.module, those, compare(*those), compare)
+
+    if not agrees:
+        rows = held_to_traced(call.module, sets, rows, compare)
+        if agrees := all(row.holds or _is_of_layout(row, probe) for row in rows):
+            with apply_shims(shims, treated):
+                why = why_unloadable(program)
     if not agrees:
         return tuple(name_fixed_numbers(rows, sets, call.module, compare))
     notes = "; ".join(filter(None, (rows[0].note, unloadable_file(why) if why else "")))
@@ -92,14 +101,14 @@ def shimmed_export(
     drawer = drawer_for(call, sets[0])
     if probe.to == "compare":
         refused = tuple(_drawn_refused(drawer, program, ready, given))
-        return (*rows, *compare(*refused))
+        return (*rows, *hold(*refused))
     if not _gives_the_same(call, sets[0]):
         return tuple(rows)
     drawn = (*drawer.draw(), *_drawn_refused(drawer, program, ready, given))
-    found = compare(*drawn)
+    found = hold(*drawn)
     wrong = next((place for place, row in enumerate(found) if not row.holds), None)
     if wrong is not None:
-        nearer = compare(*drawer.shrink(drawn[wrong]))
+        nearer = hold(*drawer.shrink(drawn[wrong]))
         found[wrong] = next((row for row in nearer if not row.holds), found[wrong])
     return (*rows, *found)
 

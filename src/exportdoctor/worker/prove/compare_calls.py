@@ -19,6 +19,10 @@ from exportdoctor.worker.prove.object_walk import FoundValue, values_in
 _MOST_NAMES = 3
 KEEPS_STATE = ": eager keeps state"
 """Ends what is said of a call that differs, and whose inputs came earlier, too."""
+OTHERWISE_WITHOUT_GRADIENTS = (
+    "the program gives what eager gives where gradients are recorded, as they are while torch.export traces; "
+    "without gradients eager gives other numbers"
+)
 
 
 def compare_calls(one: InputSet, answers: Sequence[CallResult], *, tensors: bool = False) -> Agreement:
@@ -35,7 +39,8 @@ def compare_calls(one: InputSet, answers: Sequence[CallResult], *, tensors: bool
         why = KEEPS_STATE if repeated else ""
         row = msgspec.structs.replace(row, trouble=f"call {place + 1} of {len(rows)} {what}{why}")
     kept = _state_note(one) if one.kind == "called_again" and row.holds else ""
-    notes = "; ".join(dict.fromkeys(filter(None, (*(row.note for row in rows), kept))))
+    other = OTHERWISE_WITHOUT_GRADIENTS if one.with_gradients and row.holds else ""
+    notes = "; ".join(dict.fromkeys(filter(None, (*(row.note for row in rows), kept, other))))
     return msgspec.structs.replace(row, kind=one.kind, made_up=one.made_up, note=notes)
 
 

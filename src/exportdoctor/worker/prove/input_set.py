@@ -25,7 +25,8 @@ class InputSet:
     `same`: it has the example's sizes. `made_up`: it was drawn; a program may refuse it, but not answer it wrongly.
     `mask_path` leads to the mask among its inputs, if there is one.
     `disturbed` are eager's outputs for the example with its own and with other weights and floating inputs, if they
-    have whole numbers among others. `names` are those of the positional arguments.
+    have whole numbers among others. `names` are those of the positional arguments. `with_gradients`: the results are
+    eager's where gradients are recorded, which are others.
     """
 
     title: str
@@ -37,6 +38,7 @@ class InputSet:
     mask_path: str | None = None
     disturbed: tuple[Any, ...] = ()
     names: tuple[str, ...] = ()
+    with_gradients: bool = False
 
     @property
     def inputs(self) -> Inputs:

@@ -23,6 +23,7 @@ from exportdoctor.torch_internals.trees import tree_flatten, tree_map
 from exportdoctor.worker.prove.cure_inputs import other_calls, redraw_values, values_of
 from exportdoctor.worker.prove.drawn_inputs import SetDrawer
 from exportdoctor.worker.prove.input_set import InputSet, argument_names, disturbed_outputs
+from exportdoctor.worker.prove.recorded_gradients import answered_with_gradients, asks_for_gradients
 
 _SEED = 41
 _SECONDS = 60.0
@@ -59,7 +60,10 @@ def input_sets(
         other = values if values is not None and runs_in_eager(part.module, values) else None
         known += other_calls(part.module, first, other or next(iter(fresh[1:]), None))
         drawer = SetDrawer(module=part.module, known=fresh, first=first, shapes=part.dynamic_shapes, seconds=seconds)
-        return (*(replace(one, mask_path=drawer.mask_path) for one in known), *drawer.draw())
+        sets = (*(replace(one, mask_path=drawer.mask_path) for one in known), *drawer.draw())
+        if not asks_for_gradients(part.module, example):
+            return sets
+        return tuple(answered_with_gradients(part.module, one) or one for one in sets)
 
 
 def _with_answer(part: BuiltPart, inputs: Inputs, first: InputSet) -> InputSet:
