@@ -171,6 +171,8 @@ RULES = (
     Rule(FailureKind.VMAP, "a node's value is a BatchedTensor, which the bare assertion does not expect", "2.6-2.8",
          r"^\s*$", types=("AssertionError",), frames=r"_free_unbacked_symbols_with_path|_replace_unbacked_bindings"),
     Rule(FailureKind.VMAP, "dynamo on functorch", "2.5-2.13", r"Unsupported functorch tracing attempt", types=_DYNAMO),
+    Rule(FailureKind.VMAP, "a constant of the trace belongs to a transform, such as jacrev, that is over", "2.13",
+         r"meta conversion to view functorch tensor"),
     # fake kernels
     Rule(FailureKind.MISSING_FAKE_KERNEL, "torch.library's own words", "2.4-2.13",
          r"There was no fake impl registered for|no fake impl or Meta kernel was found|leaf_function without fake_fn"),
