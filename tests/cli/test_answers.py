@@ -164,6 +164,11 @@ async def test_tools_answer_from_a_stored_run_and_write_nowhere_else(tmp_path: P
             answer, error = await ask(client, tool, **given)
             assert answer is None, tool
             assert error.count("\n") == 0, error
+        for tool, given in {"explain": {"name": "vmap", "finding": "F1"}, "scan": {"target": "t", "part": "x"}}.items():
+            answer, error = await ask(client, tool, **given)
+            unknown = next(name for name in given if name not in ("name", "target"))
+            assert answer is None, tool
+            assert f"{tool} has no argument {unknown}. It has: " in error
         answer, error = await ask(client, "scan", target=f"--out={other}/x", weights=f"--out={other}/y")
         assert answer is None
         assert "x" in error

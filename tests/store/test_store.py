@@ -279,6 +279,14 @@ def test_a_run_in_progress_is_listed_as_running(tmp_path: Path) -> None:
     assert list_runs(tmp_path)[0].status == "cut off"
 
 
+@pytest.mark.parametrize(("code", "status"), [(2, "error"), (3, "error"), (4, "error"), (130, "cut off")])
+def test_a_run_that_ended_with_an_error_was_not_cut_off(code: int, status: str, tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path / "run") as folder:
+        folder.append(started())
+        folder.append(ev.RunFinished(exit_code=code, seconds=1.0, complete=False, error="it ended"))
+    assert list_runs(tmp_path)[0].status == status
+
+
 def test_a_finished_run_stays_finished_when_a_repro_is_added_to_it(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path / "run") as folder:
         for event in qwen_scan():

@@ -18,10 +18,26 @@ from exportdoctor.worker.model_types import kinds_of_types
 REFS = st.text(alphabet="ab/.:-_ é\x1b", min_size=1, max_size=12)
 
 
+def _first_of_each_file(refs: list[str]) -> list[str]:
+    """Of several names of a folder or file that is there, the first one."""
+    found: dict[str, str] = {}
+    for ref in refs:
+        there = Path(ref).exists() and ("/" in ref or ref.startswith("."))
+        found.setdefault(os.path.abspath(ref) if there else ref, ref)
+    return list(found.values())
+
+
+def test_a_file_that_is_named_in_two_ways_is_one_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "t.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    targets = name_targets(["./t.py:x", "t.py:x", "t.py:y", str(tmp_path / "t.py") + ":y"])
+    assert [(one.name, one.ref) for one in targets] == [("t-x", "./t.py:x"), ("t-y", "t.py:y")]
+
+
 @given(st.lists(REFS, max_size=8))
 def test_every_target_has_a_name_of_its_own_that_is_a_folder_name(refs: list[str]) -> None:
     targets = name_targets(refs)
-    assert [target.ref for target in targets] == list(dict.fromkeys(refs))
+    assert [target.ref for target in targets] == _first_of_each_file(refs)
     names = [target.name for target in targets]
     assert len(set(names)) == len(names)
     assert all(name not in (".", "..") and "/" not in name and name.isprintable() for name in names)

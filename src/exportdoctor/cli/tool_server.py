@@ -168,9 +168,21 @@ def serve(folder: Path) -> None:
     make_server(ToolSession(named)).run("stdio")
 
 
+class _Server(MCPServer):
+    """One that refuses arguments which a tool does not have, where MCPServer ignores them."""
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+        """As MCPServer's. Raises ToolError, which names the arguments that there are."""
+        for tool in await self.list_tools():
+            known = tool.input_schema.get("properties", {})
+            if tool.name == name and (unknown := sorted(arguments.keys() - known.keys())):
+                raise ToolError(f"{name} has no argument {', '.join(unknown)}. It has: {', '.join(known)}")
+        return await super().call_tool(name, arguments, context)
+
+
 def make_server(session: ToolSession) -> MCPServer:
     """The server with its tools."""
-    server = MCPServer(
+    server = _Server(
         "exportdoctor",
         version=version(),
         instructions="Find out why torch.export fails on a model. Begin with scan; findings are called F1, F2, … and "

@@ -18,7 +18,7 @@ from exportdoctor.store.atomic_write import replace_file
 from exportdoctor.store.lock import is_held
 from exportdoctor.store.places import runs_root
 
-RunStatus = Literal["finished", "running", "cut off", "unreadable"]
+RunStatus = Literal["finished", "running", "error", "cut off", "unreadable"]
 _ELSEWHERE = ".path"  # a run with --out leaves a file `<run>.path` here that says where it is
 # what a summary needs; the rest, nine tenths of the bytes, is not decoded
 _SUMMARY_EVENTS = ("run_started", "run_resumed", "part_finished", "finding_made", "run_finished")
@@ -216,7 +216,7 @@ def _last_end(events: tuple[ev.AnyEvent, ...]) -> ev.RunFinished | None:
 
 
 def _status(path: Path, last: ev.RunFinished | None) -> RunStatus:
-    """Whether the run ended, is in progress, or was cut off; a lock on a finished run is held only for an instant."""
+    """How the run ended, or that it is in progress or was cut off; a lock on one that ended is held for an instant."""
     if last is not None:
-        return "finished" if last.complete else "cut off"
+        return last.status
     return "running" if is_held(path) else "cut off"

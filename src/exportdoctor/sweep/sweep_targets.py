@@ -54,9 +54,12 @@ def read_list(file: Path) -> list[str]:
 
 
 def name_targets(refs: Iterable[str]) -> list[SweepTarget]:
-    """Targets as typed, each once."""
+    """Targets as they were typed first, each once: `./t.py:build` is `t.py:build`."""
+    typed: dict[str, str] = {}
+    for ref in refs:
+        typed.setdefault(_whole_path(ref), ref)
     found: dict[str, SweepTarget] = {}
-    for ref in dict.fromkeys(refs):
+    for ref in typed.values():
         name, number = slug(ref), 2
         while name in found:
             name, number = f"{slug(ref)}-{number}", number + 1

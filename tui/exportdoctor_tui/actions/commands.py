@@ -81,7 +81,7 @@ def _runs_torch(command: CommandLine) -> bool:
 
 def _resume(view: RunView, _selection: Selection | None) -> Iterator[CommandLine]:
     refused = view.finished is not None and view.finished.exit_code in (ExitCode.USAGE, ExitCode.TARGET)
-    if view.status == "cut off" and view.started is not None and not refused:
+    if view.status in ("cut off", "error") and view.started is not None and not refused:
         yield CommandLine(title=f"Resume {view.run}", argv=(*EXPORTDOCTOR, "scan", "--resume", view.path, "--quiet"))
 
 

@@ -41,6 +41,7 @@ _TABLES = ("List of runs", "Runs", "Everywhere")
 _COLOURS = {
     "finished": "$text-success",
     "running": "$text-primary",
+    "error": "$text-error",
     "cut off": "$text-warning",
     "unreadable": "$text-error",
 }

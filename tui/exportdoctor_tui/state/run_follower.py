@@ -82,7 +82,7 @@ class RunFold:
     def _status(self, held: bool) -> RunStatus:
         done = self.state.finished
         if done is not None:
-            return "finished" if done.complete else "cut off"
+            return done.status
         return "running" if held else "cut off"
 
 

@@ -16,7 +16,7 @@ from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas, Span
 from exportdoctor.store.runs import RunSummary, delete_run, find_run, list_runs
 
-_COLOURS = {"finished": "green", "running": "cyan", "cut off": "yellow", "unreadable": "red"}
+_COLOURS = {"finished": "green", "running": "cyan", "error": "red", "cut off": "yellow", "unreadable": "red"}
 
 
 @click.command(context_settings=CONTEXT)

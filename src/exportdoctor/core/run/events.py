@@ -5,8 +5,11 @@ Events are appended and never changed; a reader skips the kinds it does not know
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
+from exportdoctor.core.errors import ExitCode
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.protocol.scan import Captured, Opened
 from exportdoctor.core.records.outcome import Outcome
@@ -124,6 +127,13 @@ class RunFinished(Event, frozen=True, kw_only=True, tag="run_finished"):
     peak_rss_mb: float = 0.0
     complete: bool = True
     error: str | None = None
+
+    @property
+    def status(self) -> Literal["finished", "error", "cut off"]:
+        """How the run ended; `error`: by one of its target, its options or exportdoctor, and nobody interrupted it."""
+        if self.complete:
+            return "finished"
+        return "error" if self.exit_code in (ExitCode.USAGE, ExitCode.TARGET, ExitCode.INTERNAL) else "cut off"
 
 
 AnyEvent = (
