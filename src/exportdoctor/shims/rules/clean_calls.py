@@ -79,11 +79,22 @@ def has_fake_weights(module: Any) -> bool:
 
 
 def _keep_same(calls: list[CallRecord], others: list[CallRecord]) -> None:
-    """Forget the calls that give something else in the other run, and all if that one makes other calls."""
-    alike = [one.code for one in calls] == [one.code for one in others]
-    for place, one in enumerate(calls):
-        if one.clean and not (alike and others[place].clean and is_same_result(one.result, others[place].result)):
-            one.forget()
+    """Forget the calls that give something else in the other run, and those of functions that are not as often called
+    there."""
+    found = _by_function(others)
+    for code, several in _by_function(calls).items():
+        again = found.get(code, [])
+        for place, one in enumerate(several):
+            alike = len(again) == len(several) and again[place].clean
+            if one.clean and not (alike and is_same_result(one.result, again[place].result)):
+                one.forget()
+
+
+def _by_function(calls: list[CallRecord]) -> dict[CodeType, list[CallRecord]]:
+    found: dict[CodeType, list[CallRecord]] = {}
+    for one in calls:
+        found.setdefault(one.code, []).append(one)
+    return found
 
 
 def _record(module: Any, inputs: Inputs, known: CleanValues) -> tuple[list[CallRecord], Inputs, frozenset[int]]:
