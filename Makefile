@@ -7,6 +7,8 @@ STAMP := $(VENV)/.installed
 # transformers would import in every process
 DIAGNOSTIC := $(VENV)/onnx-diagnostic
 TORCHAO := $(VENV)/torchao
+# where this is set, every process of the tests would compile the sources and the tests again
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: scan test quick night lint types contracts docs bench gpu-check clean
 

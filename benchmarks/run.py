@@ -33,7 +33,8 @@ WITH_CURES = ("--no-cache",)
 
 def timed(*command: str, home: str) -> tuple[float, bytes, float]:
     """Wall seconds, stdout, and the largest sum of PSS over the process and its descendants, in GB."""
-    environment = {**os.environ, "EXPORTDOCTOR_HOME": home}
+    # an installed exportdoctor has its bytecode, as torch has
+    environment = {**os.environ, "EXPORTDOCTOR_HOME": home, "PYTHONDONTWRITEBYTECODE": ""}
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
     peak = [0.0]

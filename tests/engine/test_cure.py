@@ -437,6 +437,7 @@ def build():
 '''
 
 
+@pytest.mark.slow
 def test_a_program_that_refuses_one_row_fixes_no_size(tmp_path: Path) -> None:
     (tmp_path / "strided.py").write_text(STRIDED)
     (part,) = scan_file(tmp_path / "strided.py", cure=True).parts

@@ -26,6 +26,8 @@ from scanning import events_of, scan_file, scan_ref
 from synthetic import captured
 from tiny_configs import FAMILIES, write_config
 
+pytestmark = pytest.mark.slow
+
 MODELS = """\
 import os
 import random

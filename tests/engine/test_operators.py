@@ -13,6 +13,8 @@ from exportdoctor.report.explanation_page import finding_blocks
 from exportdoctor.report.wording import next_step, why
 from scanning import scan_file
 
+pytestmark = pytest.mark.slow
+
 MODEL = """
 import torch
 from torch import nn

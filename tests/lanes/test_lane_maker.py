@@ -101,6 +101,7 @@ def test_uvs_refusal_of_a_version_names_the_near_ones_too(offline: dict[str, str
     assert lane["lane"]["reason"] == "there is no wheel of oddity 1.0.3 for this Python. The nearest is 1.0.2"
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told_and_tried_again(offline: dict[str, str], tmp_path: Path) -> None:
     uv = tmp_path / "uv"
     error = "OSError: [Errno 28] No space left on device: '/x'"

@@ -59,6 +59,7 @@ def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_finding_that_a_release_mends_is_told_kept_and_noted(
     run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,6 +61,7 @@ def alive(file: Path) -> list[int]:
     return [one.pid for one in left]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["session", "without_variables", "daemon"])
 def test_nothing_that_a_target_starts_outlives_its_scan(how: str, tmp_path: Path) -> None:
     noted, file = tmp_path / "pids", tmp_path / "target.py"

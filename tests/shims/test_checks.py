@@ -219,6 +219,7 @@ def test_what_is_more_than_a_truth_is_left_as_it_is(way: str) -> None:
 _WAYS = sorted(name.removeprefix("_") for name in vars(Ways) if name.startswith("_") and name != "__init__")
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(
     way=st.sampled_from([name for name in _WAYS if not name.startswith("_")] + ["_require_finite"]),

@@ -97,6 +97,7 @@ def outcome(function: Callable[..., Any], names: dict[str, Any]) -> Any:
     return found, given, box.count, box.rows
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.sampled_from(STATEMENTS[:19]), min_size=1, max_size=6),
@@ -442,6 +443,7 @@ def test_only_loops_of_fewer_steps_than_the_condition_says_are_refused(first: in
     assert all(length - first - last < fewest for length in refused)
 
 
+@pytest.mark.slow
 def test_what_an_earlier_export_fixed_stays_dynamic_in_the_next() -> None:
     module = Between(0, 0).eval()
     for sizes in ({1: Dim.DYNAMIC}, {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}):

@@ -26,6 +26,8 @@ from exportdoctor.worker.domain.size_trials import DomainSearch
 from exportdoctor.worker.domain.sized_inputs import Place
 from exportdoctor.worker.prove.input_set import InputSet
 
+pytestmark = pytest.mark.slow
+
 _EVERY = 60
 
 

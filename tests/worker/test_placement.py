@@ -80,6 +80,7 @@ def test_fake_cuda_tensors_give_the_answers_of_the_cpu_for_a_real_model() -> Non
     assert told(cuda) == told(cpu)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_without_a_gpu_no_more_is_claimed_than_was_asked() -> None:
     report = scan_ref(f"{FIXTURES / 'data_dependent_int'}.py:build", build=CUDA, cure=True)
@@ -123,6 +124,7 @@ def build():
 """
 
 
+@pytest.mark.slow
 def test_a_fault_of_the_device_costs_one_attempt_and_names_the_module(tmp_path: Path) -> None:
     message = "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 139.80 GiB"
     (tmp_path / "model.py").write_text(FAULTY.format(message=message))
@@ -131,6 +133,7 @@ def test_a_fault_of_the_device_costs_one_attempt_and_names_the_module(tmp_path: 
     assert report.stats.probes > 1
 
 
+@pytest.mark.slow
 def test_what_fails_for_want_of_a_gpu_is_no_failure_of_the_module(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(FAULTY.format(message="CUDA error: no CUDA-capable device is detected"))
     report = scan_file(tmp_path / "model.py", build=CUDA)
