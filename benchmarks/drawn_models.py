@@ -21,7 +21,7 @@ from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.shims.export_call import call_for_part
 from exportdoctor.shims.torch_export import export_program
 from exportdoctor.targets import build, resolve
-from exportdoctor.targets.small_model import shrink_config
+from exportdoctor.targets.small_model import make_small
 
 LARGEST = 40_000_000
 """Parameters of a tiny model."""
@@ -57,7 +57,7 @@ def write_config(model_type: str, folder: Path) -> None:
     """The type's default configuration, reduced as a small model's is."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    config = shrink_config({**CONFIG_MAPPING[model_type]().to_dict(), "model_type": model_type})
+    config = make_small({**CONFIG_MAPPING[model_type]().to_dict(), "model_type": model_type})
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, default=str))
 

@@ -30,7 +30,7 @@ from exportdoctor.core.protocol.model_types import ModelTypes, ModelTypesRequest
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.targets import build, resolve
 from exportdoctor.targets.model.model_class import load_config
-from exportdoctor.targets.small_model import shrink_config
+from exportdoctor.targets.small_model import make_small
 from exportdoctor.worker.model_types import answer as write_types
 
 _TICK = 0.2
@@ -117,7 +117,7 @@ def _look(folder: Path, small: bool) -> dict[str, Any]:
         plan: Any = resolve(TargetRef(ref=str(folder)))
         if small:
             config = {**load_config(plan.config).to_dict(), "architectures": plan.config.get("architectures")}
-            plan = dataclasses.replace(plan, config=shrink_config(config, narrow=False))
+            plan = dataclasses.replace(plan, config=make_small(config, narrow=False))
         built = build(plan)
         told = [f"{form.what}: {form.because}"[:400] for form in built.substitutions]
         parts: dict[str, Any] = {}

@@ -22,7 +22,6 @@ from exportdoctor.targets.parts.model_context import ModelContext
 from exportdoctor.targets.parts.processed_inputs import packages_for_processors, processed_layouts
 from exportdoctor.targets.recipes import check_size
 from exportdoctor.targets.sizes.image_sizes import image_unit
-from exportdoctor.targets.small_model import shrink_config
 
 
 def context(model: nn.Module) -> ModelContext:
@@ -165,37 +164,6 @@ def test_sides_of_no_size_say_nothing(side: object) -> None:
     assert image_unit({"vision_config": {"patch_size": side, "spatial_merge_size": 2}}) == 2
 
 
-def test_layers_that_are_named_are_among_those_that_are_kept() -> None:
-    small = shrink_config(
-        {
-            "vision_config": {"num_hidden_layers": 24, "out_features": ["stem", "stage12"], "hidden_size": 64},
-            "text_config": {"num_hidden_layers": 12, "per_layer_config": {"0": 1, "6": 2, "11": 3}},
-            "vision_feature_layer": [-2, 24, 18],
-        }
-    )
-    assert small["vision_config"]["out_features"] == ["stem", "stage2"]
-    assert list(small["text_config"]["per_layer_config"]) == ["0"]
-    assert small["vision_feature_layer"] == [-2, 1]
-
-
-def test_a_head_that_takes_several_stages_gets_as_many_of_few_layers() -> None:
-    taken = {"out_features": ["stage6", "stage12", "stage18", "stage24"], "out_indices": [6, 12, 18, 24]}
-    small = shrink_config({"backbone_config": {"num_hidden_layers": 24, **taken}})["backbone_config"]
-    assert small == {
-        "num_hidden_layers": 4,
-        "out_features": ["stage1", "stage2", "stage3", "stage4"],
-        "out_indices": [1, 2, 3, 4],
-    }
-
-
-def test_widths_and_heads_stay_where_they_may_belong_together() -> None:
-    config = {"num_hidden_layers": 9, "num_attention_heads": 8, "hidden_size": 64, "num_kv_shared_layers": 4}
-    assert shrink_config(config) | {"hidden_size": 64} == {
-        "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 64, "num_kv_shared_layers": 0
-    }  # fmt: skip
-    assert shrink_config(config, narrow=False) == config | {"num_hidden_layers": 2, "num_kv_shared_layers": 0}
-
-
 @pytest.mark.parametrize(
     ("message", "command"),
     [
@@ -277,36 +245,14 @@ def test_a_table_that_names_a_class_that_is_not_there_is_no_fault_of_ours(monkey
     assert GPT2Model in find_model_classes(GPT2Config())
 
 
-def test_a_small_model_has_few_experts_and_numbers_of_layers_are_no_kinds() -> None:
-    experts = {"n_routed_experts": 256, "n_group": 8, "topk_group": 4, "num_experts_per_tok": 8, "n_shared_experts": 1}
-    config = {"num_hidden_layers": 12, "kv_source_layers": list(range(12)), "insert_layer_id": 2, **experts}
-    assert shrink_config(config) == {
-        **config, "num_hidden_layers": 4, "kv_source_layers": [0, 1, 2, 3], "n_routed_experts": 32
-    }  # fmt: skip
-    stages = {"num_layers": 4, "num_heads": [3, 6, 12, 24]}
-    assert shrink_config({"num_attention_heads": 1, **stages})["num_layers"] == 4
-    assert shrink_config({"num_experts": 64})["num_experts"] == 64
-    hooks = {"model_config": {"num_hidden_layers": 12}, "intermediate_hook_ids": [11, 5]}
-    assert shrink_config(hooks)["intermediate_hook_ids"] == [1, 1]
-
-
 @pytest.mark.parametrize(
-    ("setting", "kept"),
+    ("model_type", "told"),
     [
-        ({"attn_layer_period": 8, "attn_layer_offset": 4, "expert_layer_period": 2, "expert_layer_offset": 1}, 5),
-        ({"attn_layer_period": 6}, 6),
-        ({"block_types": ["recurrent", "recurrent", "attention"]}, 3),
-        ({"layers_block_type": ["mamba", "moe", "attention", "mlp"]}, 4),
-        ({"layer_types": ["mamba"] * 11 + ["attention"]}, 8),
+        ("bark", "BarkModel has no forward of its own, but models that it calls in turn"),
+        ("glm_image_vqmodel", "GlmImageVQVAE has no forward of its own$"),
     ],
 )
-def test_a_small_model_has_a_layer_of_each_kind(setting: dict[str, Any], kept: int) -> None:
-    assert shrink_config({"num_hidden_layers": 12, **setting})["num_hidden_layers"] == kept
-
-
-def test_groups_of_heads_are_as_few_as_heads_and_every_name_of_a_width_is_narrow() -> None:
-    heads = {"num_heads": 128, "head_dim": 64, "n_groups": 8, "hidden_size": 4096}
-    assert shrink_config(heads) == {"num_heads": 2, "head_dim": 64, "n_groups": 2, "hidden_size": 64}
-    assert shrink_config({"n_embd": 768, "n_head": 12}) == {"n_embd": 128, "n_head": 2}
-    stated = {"hidden_size": 4096, "num_attention_heads": 96, "head_dim": 128}
-    assert shrink_config(stated) == {"hidden_size": 256, "num_attention_heads": 2, "head_dim": 128}
+def test_a_class_without_a_forward_is_named_and_what_to_give_in_its_place(model_type: str, told: str) -> None:
+    with pytest.raises(TargetError, match=told) as raised:
+        list(find_model_classes(load_config({"model_type": model_type})))
+    assert "semantic" in raised.value.hint if model_type == "bark" else "file.py:factory" in raised.value.hint

@@ -75,9 +75,13 @@ def find_model_classes(config: Any) -> Iterator[Any]:
     listed = list(dict.fromkeys(_candidates(transformers, config)))
     found = [kind for kind in listed if _has_forward(kind)]
     if listed and not found:
+        nested = _nested_types(config)
         raise TargetError(
-            f"{listed[0].__name__} has no forward of its own, only models that `generate` calls in turn",
-            hint=f"Give the configuration of one of them: {', '.join(_nested_types(config)) or 'none is named'}",
+            f"{listed[0].__name__} has no forward of its own"
+            + (", but models that it calls in turn" if nested else ""),
+            hint=f"Give the configuration of one of them: {', '.join(nested)}"
+            if nested
+            else "Give file.py:factory, with a module whose forward calls the method that you want to export",
         )
     if not found:
         raise TargetError(
@@ -127,10 +131,16 @@ def _package_classes(transformers: ModuleType, config_class: type) -> Iterator[A
         module = import_module(name)
     except ImportError:
         return
-    for value in vars(module).values():
-        own = isinstance(value, type) and value.__module__ == name and "forward" in vars(value)
-        if own and issubclass(value, transformers.PreTrainedModel) and value.config_class is config_class:
-            yield value
+    own = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and value.__module__ == name
+        and issubclass(value, transformers.PreTrainedModel)
+        and value.config_class is config_class
+    ]
+    yield from (kind for kind in own if "forward" in vars(kind))
+    yield from (kind for kind in own if not any(kind in other.__bases__ for other in own) and not _has_forward(kind))
 
 
 def _type_of_architecture(transformers: ModuleType, content: dict[str, Any]) -> str | None:
