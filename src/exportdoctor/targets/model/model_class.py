@@ -131,7 +131,7 @@ def _package_classes(transformers: ModuleType, config_class: type) -> Iterator[A
         module = import_module(name)
     except ImportError:
         return
-    own = [
+    own: list[Any] = [
         value
         for value in vars(module).values()
         if isinstance(value, type)
