@@ -131,14 +131,9 @@ def _package_classes(transformers: ModuleType, config_class: type) -> Iterator[A
         module = import_module(name)
     except ImportError:
         return
-    own: list[Any] = [
-        value
-        for value in vars(module).values()
-        if isinstance(value, type)
-        and value.__module__ == name
-        and issubclass(value, transformers.PreTrainedModel)
-        and value.config_class is config_class
-    ]
+    classes = (value for value in vars(module).values() if isinstance(value, type) and value.__module__ == name)
+    models: list[Any] = [value for value in classes if issubclass(value, transformers.PreTrainedModel)]
+    own = [kind for kind in models if kind.config_class is config_class]
     yield from (kind for kind in own if "forward" in vars(kind))
     yield from (kind for kind in own if not any(kind in other.__bases__ for other in own) and not _has_forward(kind))
 
