@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import runpy
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -145,6 +146,32 @@ def test_what_is_prescribed_cures_has_nothing_to_spare_and_is_as_sound_as_can_be
 
 def _with(probe: Probe, shims: tuple[str, ...]) -> Probe:
     return Probe(part=probe.part, fqn="", to=probe.to, shims=shims)
+
+
+@st.composite
+def situations_at_odds(draw: st.DrawFn) -> tuple[int, tuple[Shim, ...], dict[str, int], frozenset[frozenset[str]]]:
+    """Each failure has up to three shims that cure it, some of which spoil what another one does."""
+    failures = draw(st.integers(2, 3))
+    cures = {f"s{nth}{place}": nth for nth in range(1, failures + 1) for place in range(draw(st.integers(1, 3)))}
+    allowed = [kind for kind in SOUND if kind != "unsound"]
+    shims = tuple(shim(name, nth, soundness=draw(st.sampled_from(allowed))) for name, nth in cures.items())
+    pairs = [frozenset(pair) for pair in itertools.combinations(cures, 2) if len({cures[name] for name in pair}) == 2]
+    return failures, shims, cures, frozenset(draw(st.lists(st.sampled_from(pairs), max_size=4)))
+
+
+@given(situations_at_odds())
+def test_where_two_shims_are_at_odds_another_way_to_the_same_failure_is_taken(
+    situation: tuple[int, tuple[Shim, ...], dict[str, int], frozenset[frozenset[str]]],
+) -> None:
+    failures, shims, cures, odds = situation
+    answer = failing_part(
+        failures, cures, numbers=lambda given: WRONG if any(pair <= given for pair in odds) else RIGHT
+    )
+    found = run_search(answer, shims).prescription
+    rank = {one.id: SOUNDNESS.index(one.soundness) for one in shims}
+    choices = itertools.product(*([n for n, at in cures.items() if at == nth] for nth in range(1, failures + 1)))
+    ranks = [max(map(rank.__getitem__, one)) for one in choices if not any(pair <= set(one) for pair in odds)]
+    assert (SOUNDNESS.index(found.soundness) if found is not None else None) == min(ranks, default=None)
 
 
 @st.composite

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from exportdoctor.core.exporters import EXPORTERS
@@ -125,18 +125,30 @@ def _functions_of(failure: Failure) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name.replace(".", "").isidentifier()))
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class ShimSet:
-    """A set to try. The cheapest comes first: the soundest, then the deepest, then by the newest shim's own rank."""
+    """A set to try, and each of its shims with the failure for which it was added."""
 
-    price: tuple[int, int, int, int]
-    shims: Ids = field(compare=False)
-    chain: Chain = field(compare=False)
+    shims: Ids
+    chain: Chain
 
     @property
     def before(self) -> Outcome:
         """The failure for which its newest shim was added."""
         return self.chain[-1][1]
+
+
+@dataclass(frozen=True)
+class OtherWay:
+    """A set that leads to a failure which another set had led to before; `outcome` is that failure."""
+
+    shims: Ids
+    chain: Chain
+    outcome: Outcome
+
+
+Price = tuple[int, int, int, int]
+"""The cheapest set comes first: the soundest, then the deepest, then by the newest shim's own rank."""
 
 
 class CandidateQueue:
@@ -145,22 +157,44 @@ class CandidateQueue:
     def __init__(self, catalogue: ShimCatalogue) -> None:
         self.met: list[Outcome] = []
         self._catalogue = catalogue
-        self._sets: list[ShimSet] = []
+        self._sets: list[tuple[Price, ShimSet | OtherWay]] = []
         self._seen: set[frozenset[str]] = set()
         self._numbers = itertools.count()
 
     def widen(self, shims: Ids, outcome: Outcome, *, chain: Chain) -> None:
         """`outcome` is the failure under `shims`: each shim that may cure it can be added to them."""
         self.met.append(outcome)
-        for shim in self._catalogue.find_fitting(outcome):
+        self._add(shims, outcome, chain, self._catalogue.find_fitting(outcome))
+
+    def postpone(self, shims: Ids, outcome: Outcome, *, chain: Chain) -> None:
+        """`outcome` was met under another set, which was widened. This one is when all as sound were tried in vain."""
+        self._push((self._catalogue.rank(shims), 0, 0), OtherWay(shims, chain, outcome))
+
+    def next(self, at_odds: Collection[str]) -> tuple[Price, ShimSet] | None:
+        """The cheapest set that was not tried yet.
+
+        Another way to a failure is taken with the shims `at_odds` alone: the others do not depend on the way.
+        """
+        while self._sets:
+            price, cheapest = heapq.heappop(self._sets)
+            if isinstance(cheapest, ShimSet):
+                return price, cheapest
+            fitting = self._catalogue.find_fitting(cheapest.outcome)
+            others = [shim for shim in fitting if shim.id in at_odds]
+            self._add(cheapest.shims, cheapest.outcome, cheapest.chain, others)
+            if price[0] + 1 < len(SOUNDNESS):  # less sound sets may show others that are at odds
+                self._push((price[0] + 1, 0, 0), cheapest)
+        return None
+
+    def _add(self, shims: Ids, outcome: Outcome, chain: Chain, others: Iterable[Shim]) -> None:
+        for shim in others:
             added = frozenset((*shims, shim.id))
             if len(added) == len(shims) or added in self._seen or self._catalogue.clashes(shim, shims):
                 continue
             self._seen.add(added)
             every = self._catalogue.put_in_order((*shims, shim.id))
-            price = (self._catalogue.rank(every), -len(chain), shim.rank, next(self._numbers))
-            heapq.heappush(self._sets, ShimSet(price, every, (*chain, (shim.id, outcome))))
+            price = (self._catalogue.rank(every), -len(chain), shim.rank)
+            self._push(price, ShimSet(every, (*chain, (shim.id, outcome))))
 
-    def next(self) -> ShimSet | None:
-        """The cheapest set that was not tried yet."""
-        return heapq.heappop(self._sets) if self._sets else None
+    def _push(self, price: tuple[int, int, int], candidate: ShimSet | OtherWay) -> None:
+        heapq.heappush(self._sets, ((*price, next(self._numbers)), candidate))

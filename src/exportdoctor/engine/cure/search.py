@@ -210,8 +210,10 @@ class CureSearch:
         chain = chain or tuple((name, target.first) for name in start)
         frontier.widen(start, first or target.first, chain=chain)
         found, left = None, MOST_TRIES if target.to == "export" else _MOST_TRIES_LATER
-        while left and (candidate := frontier.next()) is not None:
-            if found is not None and candidate.price >= (self._rank(found),):
+        at_odds: set[str] = set()
+        while left and (cheapest := frontier.next(at_odds)) is not None:
+            price, candidate = cheapest
+            if found is not None and price >= (self._rank(found),):
                 break
             trial = yield from self._try(target, candidate.shims, candidate.before, met=frontier.met)
             left -= trial.result != "not_applicable"
@@ -220,9 +222,13 @@ class CureSearch:
                 if self._rank(cured) == self._catalogue.rank(cured.shims) and cured.outcome.wrong_layout is None:
                     return cured
                 found, left = found or cured, min(left, _TRIES_FOR_A_SOUNDER)
+            if trial.result in ("cured", "error"):
+                at_odds.update(candidate.shims)  # they may do better beside others
             if trial.result == "moved" and not trial.note:
                 frontier.widen(candidate.shims, trial.outcome, chain=candidate.chain)
                 self.met.append((candidate.shims, trial.outcome))
+            elif trial.result == "moved" and trial.note == wording.MET_BEFORE:
+                frontier.postpone(candidate.shims, trial.outcome, chain=candidate.chain)
         if found is None and not self.note:
             none_cures = wording.NONE_CURES if target.to == "export" else wording.NONE_CURES_LATER
             self.note = none_cures if self.trials else wording.NONE_FITS
