@@ -53,6 +53,29 @@ class Looping(nn.Module):
         return x
 
 
+class Segments(nn.Module):
+    """Sizes of data, of a dimension, and of both."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        sizes = lengths.tolist()
+        for size in sizes:
+            torch._check(size >= 2)
+        torch._check(sum(sizes) == 9)
+        first, second = torch.ones(9, 4).split(sizes)
+        chosen = x[x[:, 0] > 0]
+        pairs = first.T.contiguous()[:, None] * x[:, :4].T[:, :, None]
+        image = second.T.reshape(1, 2, 2, -1).contiguous(memory_format=torch.channels_last)
+        return chosen.sum() + pairs.permute(2, 0, 1).sum() + image.sum() + torch.zeros(sizes[0], x.shape[0]).sum()
+
+
+def segments() -> Given:
+    return Segments(), (torch.randn(5, 4), torch.tensor([4, 5])), ({0: Dim.DYNAMIC}, None)
+
+
+def static_segments() -> Given:
+    return *segments()[:2], None
+
+
 def attention() -> Given:
     return Attention(), (torch.randn(2, 5, 8),), ({0: Dim.DYNAMIC, 1: Dim.DYNAMIC},)
 
@@ -75,7 +98,7 @@ def part_of(given: Given) -> BuiltPart:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("given", [attention, chosen])
+@pytest.mark.parametrize("given", [attention, chosen, segments, static_segments])
 def test_a_program_made_thriftily_has_the_same_graph_and_code(given: Callable[[], Given]) -> None:
     module, args, shapes = given()
     plain = torch.export.export(module, args, dynamic_shapes=shapes, strict=False)
@@ -86,6 +109,7 @@ def test_a_program_made_thriftily_has_the_same_graph_and_code(given: Callable[[]
     assert [str(node.meta.get("val")) for node in thrifty.graph.nodes] == [
         str(node.meta.get("val")) for node in plain.graph.nodes
     ]
+    assert str(thrifty.range_constraints) == str(plain.range_constraints)
     stacks = [[node.meta.get("stack_trace") for node in one.graph.nodes] for one in (plain, thrifty)]
     assert stacks[0] == stacks[1]
 
@@ -262,12 +286,17 @@ def test_plain_layers_share_a_process_and_one_that_fails_is_asked_again_in_its_o
     assert outcomes["loss"].status == "failed"
 
 
-@pytest.mark.parametrize("shapes", [None, attention()[2]], ids=["static", "dynamic"])
-def test_a_node_notes_its_memory_format_only_where_a_size_is_a_symbol(shapes: Any) -> None:
-    """There asking may add a guard, which a program must have."""
-    module, args, _ = attention()
+@pytest.mark.parametrize(
+    ("given", "noted"),
+    [(attention, True), (lambda: (*attention()[:2], None), False), (chosen, False), (segments, True)],
+)
+def test_a_node_notes_its_memory_format_only_where_asking_may_add_a_guard(
+    given: Callable[[], Given], *, noted: bool
+) -> None:
+    """Such a guard a program must have. Asked of sizes that depend on data alone, torch adds none."""
+    module, args, shapes = given()
     with FastExport().within():
         program = torch.export.export(module, args, dynamic_shapes=shapes, strict=False)
     formats = [node.meta["tensor_meta"].memory_format for node in program.graph.nodes if "tensor_meta" in node.meta]
     assert formats
-    assert any(formats) == (shapes is not None)
+    assert any(formats) == noted
