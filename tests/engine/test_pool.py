@@ -126,6 +126,7 @@ def test_an_early_attempt_is_reported_once_it_is_adopted_and_keeps_to_its_new_li
     _, running = early
     future = pool.adopt(running, probe("hangs", timeout=1.0))
     assert future is not None
+    assert (running.early, running.root) == (False, True)  # it still goes before all others
     assert future.result(timeout=60).signal == "hang"
     assert pool.started.get(timeout=1)[0].timeout == 1.0
     assert pool.started.empty()

@@ -172,3 +172,14 @@ def test_an_urgent_probe_goes_first_while_a_processor_is_left_to_the_others(llam
         assert all(flight.result().status in (OutcomeStatus.PASSED, OutcomeStatus.FAILED) for flight in flights)
         order = [pool.started.get()[0].fqn for _ in fqns]
     assert order.index(fqns[4]) == 2  # two were under way when it came
+
+
+def test_a_parts_root_goes_before_what_is_urgent(llama: str, tmp_path: Path) -> None:
+    with opened_pool(llama, tmp_path) as pool:
+        found = captured(pool)
+        fqns = [module.fqn for module in found.modules if module.calls][:6]
+        probes = [Probe(part="default", fqn=fqn, timeout=120) for fqn in fqns]
+        flights = [pool.submit(one, urgent=True, root=one is probes[-1]) for one in probes]
+        assert all(flight.result().status in (OutcomeStatus.PASSED, OutcomeStatus.FAILED) for flight in flights)
+        order = [pool.started.get()[0].fqn for _ in fqns]
+    assert order.index(fqns[-1]) == 2  # two were under way when it came

@@ -20,8 +20,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from exportdoctor.export.shims_module import ModuleHeader, shims_module
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
+from exportdoctor.shims.rules.call_stand_in import stand_in
 from exportdoctor.shims.rules.clean_call_search import find_hoisted_calls
 from exportdoctor.shims.rules.clean_calls import record_calls
+from exportdoctor.shims.rules.hoisted_results import HoistedCall
 from shim_cases import CASES, EncoderOfMethods, grids
 
 
@@ -755,3 +757,58 @@ class BySetting(nn.Module):
 def test_a_call_is_made_by_itself_only_if_forward_has_no_part_in_it(make: Callable[[], nn.Module], alone: bool) -> None:
     call = ExportCall(module=make(), args=of_width(4, 2, 3))
     assert {one.arguments is not None for one in find_hoisted_calls(call, "")} == {alone}
+
+
+class Noting(Tower):
+    """Notes the grids of its forwards, outside of what is restored."""
+
+    def __init__(self, note: Callable[[Any], None]) -> None:
+        super().__init__()
+        self.note: Any = note
+
+    def forward(self, patches: Tensor, shape: Tensor) -> Tensor:
+        self.note(shape.tolist())
+        return self.proj(patches)[order_of(shape * 1)]
+
+
+def test_known_inputs_are_converted_once_and_again_after_they_were_changed() -> None:
+    seen: list[list[int]] = []
+    first, second = grids((4, 4), (2, 6))
+    call = ExportCall(
+        module=Noting(seen.append).eval(), args=first, more_inputs=((second, {}),), dynamic_shapes=(_FREE, None)
+    )
+    with apply_shims([find("hoist")], call) as changed:
+        assert seen == [first[1].tolist(), second[1].tolist()] * 2  # once recorded, once converted
+        before = changed.convert((first, {}))[1]
+        first[1].copy_(torch.tensor([[1, 8, 2]]))
+        after = changed.convert((first, {}))[1]
+    name = next(name for name in after if name.startswith("order_of"))
+    assert torch.equal(changed.kwargs[name], before[name])
+    assert torch.equal(after[name], order_of(first[1]))
+    assert not torch.equal(after[name], before[name])
+
+
+def test_a_stand_in_takes_what_the_function_takes_now() -> None:
+    def first(grid: Any) -> str:
+        return "one"
+
+    def other(grid: Any, more: Any) -> str:
+        return "other"
+
+    one: Any = first
+
+    call = HoistedCall(
+        title="one", number=0, layout=None, leaves=(), example=(), function=one, arguments=None, recorded=()
+    )
+
+    def answered(*args: Any) -> tuple[Any, ...]:
+        with stand_in([call], lambda _, compute: (compute(), "answered")):
+            return one(*args)
+
+    assert [answered(0), answered(0)] == [("one", "answered")] * 2
+    one.__code__ = other.__code__
+    assert [answered(0, 1), answered(0, 1)] == [("other", "answered")] * 2
+    with stand_in([call], lambda _, compute: (compute(), "outer")) as start:
+        assert answered(0, 1) == (("other", "outer"), "answered")
+        start()
+        assert one(0, 1) == ("other", "outer")

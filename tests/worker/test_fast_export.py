@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 from torch.export import Dim
 
+from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run.events import ProbeFinished, ProbeStarted
 from exportdoctor.targets.built import BuiltPart
@@ -53,6 +55,29 @@ class Looping(nn.Module):
         return x
 
 
+class Segments(nn.Module):
+    """Sizes of data, of a dimension, and of both."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        sizes = lengths.tolist()
+        for size in sizes:
+            torch._check(size >= 2)
+        torch._check(sum(sizes) == 9)
+        first, second = torch.ones(9, 4).split(sizes)
+        chosen = x[x[:, 0] > 0]
+        pairs = first.T.contiguous()[:, None] * x[:, :4].T[:, :, None]
+        image = second.T.reshape(1, 2, 2, -1).contiguous(memory_format=torch.channels_last)
+        return chosen.sum() + pairs.permute(2, 0, 1).sum() + image.sum() + torch.zeros(sizes[0], x.shape[0]).sum()
+
+
+def segments() -> Given:
+    return Segments(), (torch.randn(5, 4), torch.tensor([4, 5])), ({0: Dim.DYNAMIC}, None)
+
+
+def static_segments() -> Given:
+    return *segments()[:2], None
+
+
 def attention() -> Given:
     return Attention(), (torch.randn(2, 5, 8),), ({0: Dim.DYNAMIC, 1: Dim.DYNAMIC},)
 
@@ -75,7 +100,7 @@ def part_of(given: Given) -> BuiltPart:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("given", [attention, chosen])
+@pytest.mark.parametrize("given", [attention, chosen, segments, static_segments])
 def test_a_program_made_thriftily_has_the_same_graph_and_code(given: Callable[[], Given]) -> None:
     module, args, shapes = given()
     plain = torch.export.export(module, args, dynamic_shapes=shapes, strict=False)
@@ -86,6 +111,7 @@ def test_a_program_made_thriftily_has_the_same_graph_and_code(given: Callable[[]
     assert [str(node.meta.get("val")) for node in thrifty.graph.nodes] == [
         str(node.meta.get("val")) for node in plain.graph.nodes
     ]
+    assert str(thrifty.range_constraints) == str(plain.range_constraints)
     stacks = [[node.meta.get("stack_trace") for node in one.graph.nodes] for one in (plain, thrifty)]
     assert stacks[0] == stacks[1]
 
@@ -262,12 +288,63 @@ def test_plain_layers_share_a_process_and_one_that_fails_is_asked_again_in_its_o
     assert outcomes["loss"].status == "failed"
 
 
-@pytest.mark.parametrize("shapes", [None, attention()[2]], ids=["static", "dynamic"])
-def test_a_node_notes_its_memory_format_only_where_a_size_is_a_symbol(shapes: Any) -> None:
-    """There asking may add a guard, which a program must have."""
-    module, args, _ = attention()
+@pytest.mark.parametrize(
+    ("given", "noted"),
+    [(attention, True), (lambda: (*attention()[:2], None), False), (chosen, False), (segments, True)],
+)
+def test_a_node_notes_its_memory_format_only_where_asking_may_add_a_guard(
+    given: Callable[[], Given], *, noted: bool
+) -> None:
+    """Such a guard a program must have. Asked of sizes that depend on data alone, torch adds none."""
+    module, args, shapes = given()
     with FastExport().within():
         program = torch.export.export(module, args, dynamic_shapes=shapes, strict=False)
     formats = [node.meta["tensor_meta"].memory_format for node in program.graph.nodes if "tensor_meta" in node.meta]
     assert formats
-    assert any(formats) == (shapes is not None)
+    assert any(formats) == noted
+
+
+class Repeated(nn.Module):
+    """Asks for some results twice, for some five times, and for one in two guises that share an entry's key but for a
+    size."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(5):
+            x = (x.unsqueeze(1) + 1).squeeze(1).sigmoid()
+        return torch.cat([x, x[1:]]).sigmoid() + torch.cat([x[1:], x]).tanh()
+
+
+@pytest.mark.parametrize("shapes", [None, ({0: Dim.DYNAMIC},)])
+def test_an_entry_of_a_symbolic_result_is_made_when_it_is_asked_for_again(shapes: Any) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    module, args = Repeated(), (torch.randn(4, 3),)
+    plain = torch.export.export(module, args, dynamic_shapes=shapes, strict=False)
+    made, computed = list[str](), list[str]()
+    make: Any = FakeTensorMode._make_cache_entry
+    compute: Any = FakeTensorMode._dispatch_impl
+
+    @functools.wraps(make)
+    def make_and_note(mode: Any, state: Any, key: Any, func: Any, *rest: Any) -> Any:
+        made.append(str(func))
+        return make(mode, state, key, func, *rest)
+
+    def compute_and_note(mode: Any, func: Any, *rest: Any) -> Any:
+        computed.append(str(func))
+        return compute(mode, func, *rest)
+
+    with (
+        patch_attribute(FakeTensorMode, "_make_cache_entry", make_and_note),
+        patch_attribute(FakeTensorMode, "_dispatch_impl", compute_and_note),
+        FastExport().within(),
+    ):
+        FakeTensorMode.cache_clear()
+        program = torch.export.export(module, args, dynamic_shapes=shapes, strict=False)
+        finish_graphs(program)
+    assert program.graph_module.code == plain.graph_module.code
+    assert str(program.range_constraints) == str(plain.range_constraints)
+    assert [str(node.meta.get("val")) for node in program.graph.nodes] == [
+        str(node.meta.get("val")) for node in plain.graph.nodes
+    ]
+    assert made.count("aten.unsqueeze.default") == 1
+    assert computed.count("aten.unsqueeze.default") == (1 if shapes is None else 2)  # of five times and more

@@ -238,7 +238,8 @@ class ProbeScheduler:
             self._running[same].append(probe)
             return
         timed = msgspec.structs.replace(probe, timeout=self.limits.timeout, memory_mb=self.limits.memory_mb)
-        future = self._adopt_early(timed, question) or self.pool.submit(timed, urgent=_is_of_a_search(probe))
+        root, urgent = probe.id in self._early, _is_of_a_search(probe)
+        future = self._adopt_early(timed, question) or self.pool.submit(timed, root=root, urgent=urgent)
         self._running[future] = [timed]
         self._known.note_attempt(timed, question, future)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.torch_internals.hook import Hook
+from exportdoctor.torch_internals.shape_env import may_get_guards
 
 
 def compile_graphs_once() -> AbstractContextManager[None]:
@@ -152,18 +153,20 @@ NODE_STACKS = Hook(
 
 
 def leave_memory_formats_unasked() -> AbstractContextManager[None]:
-    """Within it, a node of fixed sizes does not note its memory format, which no export reads.
+    """Within it, a node does not note its memory format, which no export reads.
 
-    Where a size is a symbol, asking may add a guard, so there it is asked.
+    Where a size follows from a dynamic dimension, asking may add a guard, so there it is asked.
     """
     if not MEMORY_FORMATS.is_supported():
         return nullcontext()
+    import torch
     from torch.fx.experimental import proxy_tensor
 
     extract: Any = vars(proxy_tensor)["_extract_tensor_metadata"]
 
     def extract_without_format(result: Any, include_contiguity: bool = True) -> Any:
-        return extract(result, include_contiguity and result._has_symbolic_sizes_strides)
+        asked = include_contiguity and (result.layout != torch.strided or result.is_nested or may_get_guards(result))
+        return extract(result, asked)
 
     return patch_attribute(proxy_tensor, "_extract_tensor_metadata", extract_without_format)
 
@@ -171,10 +174,12 @@ def leave_memory_formats_unasked() -> AbstractContextManager[None]:
 def _has_memory_formats() -> bool:
     import torch
     from torch.fx.experimental import proxy_tensor
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     extract: Any = vars(proxy_tensor).get("_extract_tensor_metadata")
     names = getattr(getattr(extract, "__code__", None), "co_varnames", ())[:2]
-    return names == ("result", "include_contiguity") and hasattr(torch.Tensor, "_has_symbolic_sizes_strides")
+    same = names == ("result", "include_contiguity") and hasattr(ShapeEnv, "is_unbacked_symint")
+    return same and hasattr(torch.Tensor, "_has_symbolic_sizes_strides")
 
 
 MEMORY_FORMATS = Hook(

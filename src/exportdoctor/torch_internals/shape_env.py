@@ -101,6 +101,25 @@ def has_unbacked_size(tensor: Any) -> bool:
     return bool(has_free_unbacked_symbols(tensor))
 
 
+def may_get_guards(tensor: Any) -> bool:
+    """Whether a question about the layout of this dense tensor may add a guard: a size or a stride has a symbol of the
+    inputs' sizes. Where symbols depend on data alone, torch answers what it knows and adds none.
+    """
+    if not tensor._has_symbolic_sizes_strides:
+        return False
+    return not all(map(_depends_on_data_alone, (*tensor.shape, *tensor.stride(), tensor.storage_offset())))
+
+
+def _depends_on_data_alone(size: Any) -> bool:
+    """Whether it is a number, or all of its symbols depend on data."""
+    if type(size) is int:
+        return True
+    expression, env = getattr(size.node, "expr", None), getattr(size.node, "shape_env", None)
+    if expression is None or env is None:
+        return False
+    return all(map(env.is_unbacked_symint, expression.free_symbols))
+
+
 def truth_of_nothing(value: Any) -> bool | None:
     """Of a condition that asks whether a size which depends on data is zero, its answer for zero; else None.
 

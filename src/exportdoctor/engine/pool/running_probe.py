@@ -23,14 +23,15 @@ class RunningProbe:
     """A probe that waits for a worker or is attempted by one, which `supervisor` then watches.
 
     One measured `by_cpu_time` may take longer on a busy machine. An `early` one is attempted
-    before its part is captured: it is not reported until it is adopted, and may be abandoned. `losses` counts the
-    workers that ended under it.
+    before its part is captured: it is not reported until it is adopted, and may be abandoned. A part's `root` goes
+    before all others. `losses` counts the workers that ended under it.
     """
 
     probe: Probe
     future: Future[Outcome]
     by_cpu_time: bool
     early: bool = False
+    root: bool = False
     urgent: bool = False
     losses: int = 0
     started: float = 0.0

@@ -164,7 +164,7 @@ class Pool:
         if not isinstance(reply, Prepared):
             return None
         probe = msgspec.structs.replace(template, fqn=reply.prefix)
-        running = RunningProbe(probe, Future(), self.by_cpu_time, early=True)
+        running = RunningProbe(probe, Future(), self.by_cpu_time, early=True, root=True)
         with self._lock:
             self._mark_ready()
             self._waiting.append(running)
@@ -193,9 +193,9 @@ class Pool:
 
     # --- attempts
 
-    def submit(self, probe: Probe, *, urgent: bool = False) -> Future[Outcome]:
-        """Queue a probe. Urgent ones go first, while one processor is left to the others."""
-        running = RunningProbe(probe, Future(), self.by_cpu_time, urgent=urgent)
+    def submit(self, probe: Probe, *, root: bool = False, urgent: bool = False) -> Future[Outcome]:
+        """Queue a probe. Part roots go first, then urgent ones, while one processor is left to the others."""
+        running = RunningProbe(probe, Future(), self.by_cpu_time, root=root, urgent=urgent)
         with self._lock:
             if self._closed.is_set():
                 raise WorkerLost("The pool is closed")
@@ -219,7 +219,7 @@ class Pool:
         """The next probe: part roots first, then urgent ones unless enough of these run, else the oldest."""
         busy = sum(running.urgent for worker in self._workers for running in worker.running.values())
         wanted = busy < max(1, jobs - 1)
-        running = min(self._waiting, key=lambda one: (not one.early, one.urgent != wanted))
+        running = min(self._waiting, key=lambda one: (not one.root, one.urgent != wanted))
         self._waiting.remove(running)
         return running
 

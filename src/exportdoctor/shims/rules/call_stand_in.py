@@ -6,14 +6,18 @@ import ast
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from exportdoctor.shims.record import NotApplicable
 from exportdoctor.shims.rules.code_swap import compile_for, definition_of, swap_code
 from exportdoctor.shims.rules.hoisted_results import HoistedCall
 
 _NUMBERS = itertools.count()
+_ANY_NAME = "_hoisted"
+_DELEGATES: WeakKeyDictionary[FunctionType, tuple[CodeType, CodeType]] = WeakKeyDictionary()
+"""Of functions: their code, and the code that stood in its place, in which the global is `_ANY_NAME`."""
 
 
 @contextmanager
@@ -30,8 +34,7 @@ def stand_in(
     for function in dict.fromkeys(one.function for one in calls):
         wanted = {one.number: one for one in calls if one.function is function}
         name = f"_hoisted_{next(_NUMBERS)}"
-        node = _delegate(function, name)
-        code = compile_for(function, node) if node is not None else None
+        code = _delegate_code(function, name)
         if code is None:
             raise NotApplicable(f"{function.__qualname__} has no source that can be replaced")
         original = _copy_of(function)
@@ -76,6 +79,18 @@ def _copy_of(function: FunctionType) -> FunctionType:
     )
     made.__kwdefaults__ = function.__kwdefaults__
     return made
+
+
+def _delegate_code(function: FunctionType, name: str) -> CodeType | None:
+    """Code that hands the arguments on to the global `name`; made once of the code that the function has."""
+    of, code = _DELEGATES.get(function, (None, None))
+    if code is None or of is not function.__code__:
+        node = _delegate(function, _ANY_NAME)
+        code = compile_for(function, node) if node is not None else None
+        if code is None:
+            return None
+        _DELEGATES[function] = function.__code__, code
+    return code.replace(co_names=tuple(name if one == _ANY_NAME else one for one in code.co_names))
 
 
 def _delegate(function: FunctionType, name: str) -> ast.FunctionDef | None:

@@ -11,7 +11,6 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from exportdoctor.shims.cure_pattern import Cure
@@ -103,25 +102,44 @@ def _hoist(name: str) -> Any:
             finally:
                 given.clear()
 
-        _check_conversion(call, calls)
-        changed = call.with_inputs(partial(compute_inputs, call.module, calls))
+        known = _check_conversion(call, calls)
+
+        def compute(named: Named) -> dict[str, Any]:
+            """What was found just now, if for the very same inputs."""
+            found = next((found for one, found in known if _is_same(one, named)), None)
+            return compute_inputs(call.module, calls, named) if found is None else found
+
+        changed = call.with_inputs(compute)
+        known.clear()  # whoever converts these inputs later may have changed them, or what they were converted to
         with stand_in(calls, answer) as start, taking_more(changed, calls, take) as taking:
             yield taking
 
     return enter
 
 
-def _check_conversion(call: ExportCall, calls: Sequence[HoistedCall]) -> None:
-    """Raises NotApplicable unless the conversion of each known input gives what the forward was seen to compute."""
+def _check_conversion(call: ExportCall, calls: Sequence[HoistedCall]) -> list[tuple[Named, dict[str, Any]]]:
+    """What the conversion gives for each of the known inputs.
+
+    Raises NotApplicable unless that is what the forward was seen to compute.
+    """
     import torch
 
     signature = inspect.signature(call.module.forward)
+    known: list[tuple[Named, dict[str, Any]]] = []
     for place, inputs in enumerate(((call.args, call.kwargs), *call.more_inputs)):
-        found = compute_inputs(call.module, calls, named_inputs(signature, inputs))
+        named = named_inputs(signature, inputs)
+        found = compute_inputs(call.module, calls, named)
+        known.append((named, found))
         for one in (one for one in calls if one.recorded):
             for name, value in one.as_inputs(one.recorded[place]).items():
                 if isinstance(value, torch.Tensor) and not (is_fake(value) or same_values(value, found[name])):
                     raise NotApplicable(f"{one.function.__qualname__} gives something else by itself than in forward")
+    return known
+
+
+def _is_same(one: Named, other: Named) -> bool:
+    """Whether both have the very same values under the same names."""
+    return one.keys() == other.keys() and all(one[name] is other[name] for name in one)
 
 
 def of_function(name: str) -> Shim:
