@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from exportdoctor.core.errors import UsageError
+from exportdoctor.core.errors import TargetError, UsageError
 from exportdoctor.core.protocol.numbers_ladder import LadderRequest, LadderResult
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.report.canvas import Style
@@ -100,6 +100,72 @@ def test_chance_and_complex_numbers_are_no_errors(tmp_path: Path) -> None:
     assert {value.excuse for value in file.values} == {"", "random"}
     assert not file.notes
     assert {"view_as_complex", "mul_1"} & {value.name for value in file.values}
+
+
+COUNTED = """
+import itertools
+import torch
+from torch import nn
+
+CALLS = itertools.count(1)
+
+class Marked(nn.Module):
+    def forward(self, x):
+        return torch.where((x > 2).any(-1, keepdim=True), x + next(CALLS), x)
+
+class Counter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x * self.calls
+
+class Unwritten(nn.Module):
+    def forward(self, x):
+        return torch.where((x > 2).any(-1, keepdim=True), x * 2, torch.empty_like(x))
+
+def marked():
+    small = torch.linspace(-1, 1, 12).reshape(3, 4)
+    return {"module": Marked(), "args": (small,), "dynamic_shapes": ({0: torch.export.Dim.DYNAMIC},),
+            "more_inputs": [(torch.cat([small * 4, small]),)]}
+
+def counter():
+    return Counter(), (torch.ones(3, 4),)
+
+def unwritten():
+    return Unwritten(), (torch.ones(3, 4),)
+"""
+
+
+@pytest.mark.slow
+def test_a_set_for_which_eager_does_not_repeat_itself_is_left_out_and_named(tmp_path: Path) -> None:
+    (tmp_path / "target.py").write_text(COUNTED)
+    result = climb_quietly(f"{tmp_path / 'target.py'}:marked")
+    assert (result.verdict, result.cause) == ("agrees", None)
+    (note,) = result.notes
+    assert note.startswith("not compared on inputs ")
+    assert note.endswith("eager itself gives other numbers when it is called again")
+    assert note in render_ladder(result, "text", Style()).replace("\n  ", " ")
+
+
+@pytest.mark.slow
+def test_where_eager_reads_memory_that_nobody_wrote_nothing_is_compared(tmp_path: Path) -> None:
+    (tmp_path / "target.py").write_text(COUNTED)
+    with pytest.raises(TargetError, match="eager itself gives other numbers when it is called again"):
+        climb_quietly(f"{tmp_path / 'target.py'}:unwritten")
+
+
+@pytest.mark.slow
+def test_a_counter_of_python_that_a_program_has_fixed_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "target.py").write_text(COUNTED)
+    result = climb_quietly(f"{tmp_path / 'target.py'}:counter")
+    line = 1 + COUNTED.splitlines().index("        self.calls += 1")
+    assert result.verdict == "differs"
+    assert f"eager keeps state in calls (target.py:{line}), and the program has the value of the export" in " ".join(
+        row.trouble for row in result.stages[0].rows
+    )
 
 
 CUSTOM = """
