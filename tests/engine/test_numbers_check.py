@@ -136,6 +136,21 @@ def dropped():
     return Dropped(), (torch.randn(3, 4),)
 
 
+CALLS = iter(range(1, 1000))
+
+
+class Marked(nn.Module):
+    def forward(self, x):
+        return torch.where((x > 2).any(-1, keepdim=True), x + next(CALLS), x)
+
+
+def marked():
+    rows = torch.linspace(-1, 1, 12).reshape(3, 4)
+    larger = torch.cat([rows * 4, rows])
+    return {"module": Marked(), "args": (rows,), "dynamic_shapes": ({0: torch.export.Dim.DYNAMIC},),
+            "more_inputs": [(larger,)]}
+
+
 def right():
     return Right(), (torch.randn(3, 4),), {}, ({0: torch.export.Dim("rows")},)
 
@@ -230,6 +245,15 @@ def test_a_right_program_says_on_how_many_sets(models: Path) -> None:
     assert part.verdict == "passes"
     assert wording.verdict(part, 0) == "exports as is; eager's numbers (max |Δ| 0 on 6 input sets)"
     assert part.modules[0].stages == {"export": "pass", "numbers": "pass"}
+
+
+def test_a_set_for_which_eager_does_not_repeat_itself_is_left_out_and_named(models: Path) -> None:
+    report = scan_file(models, factory="marked")
+    (part,) = report.parts
+    assert (part.verdict, report.findings) == ("passes", ())
+    assert part.numbers is not None
+    said = "default: not compared on inputs 6 x 4: eager itself gives other numbers when it is called again"
+    assert said in [*numbers_notes("default", part.numbers)]
 
 
 @pytest.mark.parametrize(

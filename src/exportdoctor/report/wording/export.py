@@ -178,6 +178,17 @@ DRAWS_IN_PYTHON = (
     "while it was made"
 )
 RANDOM_EAGER = "eager itself gives other numbers when it is called again"
+FIX_CHANCE = "Let the model draw with torch's default generator, or take what it draws as an input"
+
+
+def left_out_by_chance(titles: Sequence[str]) -> str:
+    """Which input sets no program can be held to."""
+    shown = "; ".join(titles[:_MOST_SETS])
+    more = f" and {count(len(titles) - _MOST_SETS, 'other set')}" if len(titles) > _MOST_SETS else ""
+    return f"not compared on inputs {shown}{more}: {RANDOM_EAGER}"
+
+
+_MOST_SETS = 3
 
 
 def unloadable_file(why: str) -> str:

@@ -33,6 +33,7 @@ from exportdoctor.worker.numbers.rung import Rung, file_rung, has_names_of, has_
 from exportdoctor.worker.one_request import Progress, open_part, serve_one_request
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.proof_inputs import input_sets
+from exportdoctor.worker.prove.repeated_eager import repeatable_sets
 from exportdoctor.worker.translate.failed_node import describe_export_failure, describe_stage_failure
 from exportdoctor.worker.translate.onnx_program import translate
 
@@ -63,7 +64,8 @@ def climb(request: LadderRequest, doing: Progress) -> LadderResult:
     part, shims = opened.part, opened.shims
     doing("running eager")
     with blame_running_code(f"The eager forward of part {part.name} fails"):
-        sets = _with_own_titles(input_sets(part, opened.plan, seconds=request.seconds, doing=doing))
+        made = _with_own_titles(input_sets(part, opened.plan, seconds=request.seconds, doing=doing))
+        sets, chance = repeatable_sets(part, made)
     with (
         torch.no_grad(),
         part.prepare(),
@@ -84,6 +86,7 @@ def climb(request: LadderRequest, doing: Progress) -> LadderResult:
         weights=opened.built.weights,
         dtype=opened.built.dtype,
         environment=environment.versions(),
+        notes=(chance,) if chance else (),
     )
 
 
