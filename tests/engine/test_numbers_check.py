@@ -93,6 +93,15 @@ class Chance(nn.Module):
         return x * os.urandom(1)[0]
 
 
+class Unwritable(nn.Module):
+    def forward(self, x):
+        return x + torch.empty(3, 4).uniform_()
+
+
+def unwritable():
+    return Unwritable(), (torch.randn(3, 4),)
+
+
 class Right(nn.Module):
     def forward(self, x):
         return x.softmax(-1)
@@ -254,6 +263,14 @@ def test_a_set_for_which_eager_does_not_repeat_itself_is_left_out_and_named(mode
     assert part.numbers is not None
     said = "default: not compared on inputs 6 x 4: eager itself gives other numbers when it is called again"
     assert said in [*numbers_notes("default", part.numbers)]
+
+
+def test_a_program_that_has_no_file_has_no_command_that_writes_it(models: Path) -> None:
+    report = scan_file(models, factory="unwritable")
+    (part,) = report.parts
+    assert part.numbers is not None
+    assert any("a file of the program cannot be written" in note for note in numbers_notes("default", part.numbers))
+    assert not any(command.startswith("exportdoctor export") for command, _ in wording.next_commands(report))
 
 
 @pytest.mark.parametrize(

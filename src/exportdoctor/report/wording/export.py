@@ -193,7 +193,12 @@ _MOST_SETS = 3
 
 def unloadable_file(why: str) -> str:
     """Said of a program that runs, and not from a file."""
-    return f"a file of the program cannot be written or loaded: {why}"
+    return f"{_STAGES['load']}: {why}"
+
+
+def says_unloadable(note: str) -> bool:
+    """Whether a note of a proof says that."""
+    return _STAGES["load"] in note
 
 
 def numbers_of_pass_differ(row: Agreement) -> str:
