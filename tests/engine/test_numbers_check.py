@@ -93,6 +93,18 @@ class Chance(nn.Module):
         return x * os.urandom(1)[0]
 
 
+class Derived(nn.Module):
+    # torch.export leaves a tensor of the transform in the program as a constant
+
+    def forward(self, x):
+        y = x + 1
+        return torch.func.grad(lambda z: (z.sin() ** 2).sum())(y)
+
+
+def derived():
+    return Derived(), (torch.randn(3, 4),)
+
+
 class Unwritable(nn.Module):
     def forward(self, x):
         return x + torch.empty(3, 4).uniform_()
@@ -263,6 +275,14 @@ def test_a_set_for_which_eager_does_not_repeat_itself_is_left_out_and_named(mode
     assert part.numbers is not None
     said = "default: not compared on inputs 6 x 4: eager itself gives other numbers when it is called again"
     assert said in [*numbers_notes("default", part.numbers)]
+
+
+def test_a_program_with_a_constant_that_has_no_values_is_told_so_with_the_line(models: Path) -> None:
+    (finding,) = scan_file(models, factory="derived").findings
+    line = 1 + next(at for at, text in enumerate(models.read_text().splitlines()) if "torch.func.grad" in text)
+    said = "the program holds a tensor of torch.func (vmap, grad and the like), which has no values, as its constant"
+    assert said in finding.exception.message
+    assert f"aten.sin.default takes at {models}:{line}" in finding.exception.message
 
 
 def test_a_program_that_has_no_file_has_no_command_that_writes_it(models: Path) -> None:

@@ -126,6 +126,14 @@ class Unwritten(nn.Module):
     def forward(self, x):
         return torch.where((x > 2).any(-1, keepdim=True), x * 2, torch.empty_like(x))
 
+class Derived(nn.Module):
+    def forward(self, x):
+        y = x + 1
+        return torch.func.grad(lambda z: (z.sin() ** 2).sum())(y)
+
+def derived():
+    return Derived(), (torch.ones(3, 4),)
+
 def marked():
     small = torch.linspace(-1, 1, 12).reshape(3, 4)
     return {"module": Marked(), "args": (small,), "dynamic_shapes": ({0: torch.export.Dim.DYNAMIC},),
@@ -166,6 +174,17 @@ def test_a_counter_of_python_that_a_program_has_fixed_is_named_with_its_line(tmp
     assert f"eager keeps state in calls (target.py:{line}), and the program has the value of the export" in " ".join(
         row.trouble for row in result.stages[0].rows
     )
+
+
+@pytest.mark.slow
+def test_a_program_with_a_constant_that_has_no_values_is_no_stage(tmp_path: Path) -> None:
+    (tmp_path / "target.py").write_text(COUNTED)
+    result = climb_quietly(f"{tmp_path / 'target.py'}:derived")
+    (stage,) = result.stages
+    assert stage.failure is not None
+    assert "lifted_tensor_0, which aten.sin.default takes" in stage.failure.message
+    assert "torch.func.grad" in stage.failure.source
+    assert render_ladder(result, "text", Style()).rstrip().endswith("No stage could be made, so nothing was compared.")
 
 
 CUSTOM = """

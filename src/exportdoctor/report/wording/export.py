@@ -191,6 +191,13 @@ def left_out_by_chance(titles: Sequence[str]) -> str:
 _MOST_SETS = 3
 
 
+def empty_constant(name: str, *, of_transform: bool, op: str, at: str) -> str:
+    """Why a program cannot run: torch.export has left a tensor of its trace in it."""
+    of = "a tensor of torch.func (vmap, grad and the like)" if of_transform else "a fake tensor"
+    where = f", which {op} takes" if op else ""
+    return f"the program holds {of}, which has no values, as its constant {name}{where}{f' at {at}' if at else ''}"
+
+
 def unloadable_file(why: str) -> str:
     """Said of a program that runs, and not from a file."""
     return f"{_STAGES['load']}: {why}"

@@ -143,7 +143,8 @@ def ladder_details(result: LadderResult) -> Iterator[str]:
         yield from (f"{stage.name}: {note}" for note in stage.notes)
     yield from result.notes
     if result.cause is None:
-        yield _VERDICTS[result.verdict]
+        made = any(stage.failure is None for stage in result.stages)
+        yield _VERDICTS[result.verdict] if made else "No stage could be made, so nothing was compared."
 
 
 def _row_lines(stage: LadderStage, told: set[str]) -> Iterator[str]:

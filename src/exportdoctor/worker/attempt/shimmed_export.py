@@ -32,10 +32,12 @@ from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, failed_run, tensors_in
 from exportdoctor.worker.prove.cure_inputs import cure_inputs, drawer_for
 from exportdoctor.worker.prove.drawn_inputs import SetDrawer
+from exportdoctor.worker.prove.empty_constants import find_empty_constant
 from exportdoctor.worker.prove.fixed_numbers import name_fixed_numbers
 from exportdoctor.worker.prove.input_set import InputSet, run_in_eager
 from exportdoctor.worker.prove.recorded_gradients import held_to_traced
 from exportdoctor.worker.prove.repeated_eager import leave_out_chance, states_of_generators
+from exportdoctor.worker.translate.failed_node import describe_empty_constant
 
 _USUAL_GUARD = re.compile(r"[^ ]+\.size\(\)\[\d+\] (>= [012]|== [^ ]+\.size\(\)\[\d+\])")
 """What torch.export asks of every dynamic size: at least two, and the same where the example's inputs share one."""
@@ -75,6 +77,8 @@ def shimmed_export(
         if not sets:
             go_on(program)
             return ()
+        if (empty := find_empty_constant(program)) is not None:
+            return (Agreement(inputs=sets[0].title, kind="example", trouble=describe_empty_constant(empty)),)
         ready = program.module()  # a run leaves it as it was
         rows = [compare_set(ready, given, one) for one in sets]
         agrees = all(row.holds or _is_of_layout(row, probe) for row in rows)

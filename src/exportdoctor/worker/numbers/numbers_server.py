@@ -14,6 +14,7 @@ import msgspec
 import torch
 
 from exportdoctor.core.errors import UsageError
+from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.export import StageFailure
 from exportdoctor.core.protocol.numbers_ladder import (
@@ -31,10 +32,17 @@ from exportdoctor.worker.export.program_file import load_program
 from exportdoctor.worker.numbers.comparer import Comparer
 from exportdoctor.worker.numbers.rung import Rung, file_rung, has_names_of, has_scopes, program_rung
 from exportdoctor.worker.one_request import Progress, open_part, serve_one_request
+from exportdoctor.worker.prove.empty_constants import find_empty_constant
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.proof_inputs import input_sets
 from exportdoctor.worker.prove.repeated_eager import repeatable_sets
-from exportdoctor.worker.translate.failed_node import describe_export_failure, describe_stage_failure
+from exportdoctor.worker.translate.failed_node import (
+    describe_empty_constant,
+    describe_export_failure,
+    describe_stage_failure,
+    fx_fact,
+    with_node,
+)
 from exportdoctor.worker.translate.onnx_program import translate
 
 
@@ -112,6 +120,11 @@ def _add_program(ladder: _Ladder, call: Any, part: Any, doing: Progress) -> Any:
             for path, module in part.module.named_modules()
         }
         ladder.fail("exported program", describe_export_failure(error, names))
+        return None
+    if (empty := find_empty_constant(program)) is not None:
+        failure = StageFailure(stage="run", exception=NUMBERS_DIFFER, message=describe_empty_constant(empty))
+        fact = fx_fact(empty.node) if empty.node is not None else None
+        ladder.fail("exported program", with_node(failure, fact, part.prefix))
         return None
     ladder.add(program_rung("exported program", program))
     return program
