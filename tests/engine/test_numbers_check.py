@@ -105,6 +105,24 @@ def derived():
     return Derived(), (torch.randn(3, 4),)
 
 
+class Resized(nn.Module):
+    # the second call of eager finds the buffer as large as the input
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(2, 4))
+
+    def forward(self, x):
+        if self.kept.shape[0] != x.shape[0]:
+            self.kept.resize_(x.shape[0], 4).zero_()
+        self.kept.add_(x)
+        return self.kept * 1
+
+
+def resized():
+    return Resized(), (torch.randn(3, 4),)
+
+
 class Unwritable(nn.Module):
     def forward(self, x):
         return x + torch.empty(3, 4).uniform_()
@@ -283,6 +301,11 @@ def test_a_program_with_a_constant_that_has_no_values_is_told_so_with_the_line(m
     said = "the program holds a tensor of torch.func (vmap, grad and the like), which has no values, as its constant"
     assert said in finding.exception.message
     assert f"aten.sin.default takes at {models}:{line}" in finding.exception.message
+
+
+def test_a_buffer_that_forward_resizes_is_as_it_was_before_each_run(models: Path) -> None:
+    (part,) = scan_file(models, factory="resized").parts
+    assert part.verdict == "fails"
 
 
 def test_a_program_that_has_no_file_has_no_command_that_writes_it(models: Path) -> None:

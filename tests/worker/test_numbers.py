@@ -126,6 +126,18 @@ class Unwritten(nn.Module):
     def forward(self, x):
         return torch.where((x > 2).any(-1, keepdim=True), x * 2, torch.empty_like(x))
 
+class Grown(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(0, 4))
+
+    def forward(self, x):
+        self.kept = torch.cat([self.kept, x])
+        return self.kept.sum(0)
+
+def grown():
+    return Grown(), (torch.ones(3, 4),)
+
 class Derived(nn.Module):
     def forward(self, x):
         y = x + 1
@@ -185,6 +197,17 @@ def test_a_program_with_a_constant_that_has_no_values_is_no_stage(tmp_path: Path
     assert "lifted_tensor_0, which aten.sin.default takes" in stage.failure.message
     assert "torch.func.grad" in stage.failure.source
     assert render_ladder(result, "text", Style()).rstrip().endswith("No stage could be made, so nothing was compared.")
+
+
+@pytest.mark.slow
+def test_a_program_that_cannot_be_decomposed_is_a_stage_that_is_not_made(tmp_path: Path) -> None:
+    (tmp_path / "target.py").write_text(COUNTED)
+    result = climb_quietly(f"{tmp_path / 'target.py'}:grown")
+    assert [(stage.name, stage.failure is None) for stage in result.stages] == [
+        ("exported program", True),
+        ("decomposed", False),
+        ("ONNX", False),
+    ]
 
 
 CUSTOM = """

@@ -194,6 +194,8 @@ def restore_afterwards(module: nn.Module) -> Iterator[None]:
         finally:
             with torch.no_grad():
                 for buffer, value in values:
+                    if buffer.shape != value.shape:  # the forward has called resize_
+                        buffer.resize_(value.shape)
                     buffer.copy_(value)
 
 

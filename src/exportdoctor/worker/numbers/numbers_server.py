@@ -139,9 +139,12 @@ def _add_onnx(ladder: _Ladder, program: Any, request: LadderRequest, folder: Pat
     except Exception as error:
         failure = describe_stage_failure("translate", error, prefix=prefix)
         try:
-            ladder.add(program_rung("decomposed", program.run_decompositions()))
-        finally:
-            ladder.fail("ONNX", failure)
+            decomposed = program.run_decompositions()
+        except Exception as other:
+            ladder.fail("decomposed", describe_stage_failure("decompose", other, prefix=prefix))
+        else:
+            ladder.add(program_rung("decomposed", decomposed))
+        ladder.fail("ONNX", failure)
         return
     ladder.add(program_rung("decomposed", made.exported_program))
     plain, better, final = folder / "plain.onnx", folder / "optimised.onnx", folder / "runtime.onnx"
