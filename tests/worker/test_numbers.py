@@ -138,6 +138,13 @@ class Grown(nn.Module):
 def grown():
     return Grown(), (torch.ones(3, 4),)
 
+class Filled(nn.Module):
+    def forward(self, x):
+        return x * torch.empty_like(x).fill_(2.0)
+
+def filled():
+    return Filled(), (torch.ones(64, 64),)
+
 class Derived(nn.Module):
     def forward(self, x):
         y = x + 1
@@ -208,6 +215,14 @@ def test_a_program_that_cannot_be_decomposed_is_a_stage_that_is_not_made(tmp_pat
         ("decomposed", False),
         ("ONNX", False),
     ]
+
+
+@pytest.mark.slow
+def test_memory_that_nobody_has_written_is_no_wrong_value(tmp_path: Path) -> None:
+    (tmp_path / "target.py").write_text(COUNTED)
+    result = climb_quietly(f"{tmp_path / 'target.py'}:filled")
+    assert (result.verdict, result.cause) == ("agrees", None)
+    assert not any("differs" in note for stage in result.stages for note in stage.notes)
 
 
 CUSTOM = """
