@@ -123,6 +123,17 @@ def resized():
     return Resized(), (torch.randn(3, 4),)
 
 
+class Asking(nn.Module):
+    # it has no parameters, and asks all the same whether gradients are recorded
+
+    def forward(self, x):
+        return x * 2 if torch.is_grad_enabled() else x * 3
+
+
+def asking():
+    return Asking(), (torch.randn(3, 4),)
+
+
 class Unwritable(nn.Module):
     def forward(self, x):
         return x + torch.empty(3, 4).uniform_()
@@ -246,6 +257,13 @@ def test_a_program_is_held_to_eager_with_gradients_where_it_answers_otherwise_wi
     assert part.numbers is not None
     assert part.numbers.proof is not None
     assert any("without gradients eager gives other numbers" in note for note in part.numbers.proof.notes)
+
+
+def test_a_module_without_parameters_is_held_to_eager_with_gradients_too(models: Path) -> None:
+    report = scan_file(models, factory="asking")
+    assert (report.parts[0].verdict, report.findings) == ("passes", ())
+    assert report.parts[0].numbers is not None
+    assert any("where gradients are recorded" in note for note in numbers_notes("default", report.parts[0].numbers))
 
 
 def test_the_number_that_a_program_has_fixed_is_named_where_a_buffer_differs(models: Path) -> None:

@@ -265,6 +265,8 @@ RULES = (
          r"Class attribute mutation when)"),
     Rule(FailureKind.INPUT_MUTATION, "a write into a tensor that went round the tracer", "2.9-2.13",
          r"fake tensor in the exported program constant's list", op=r"_\."),
+    Rule(FailureKind.INPUT_MUTATION, "the line that made the constant gives a tensor other data", "2.13",
+         r"fake tensor in the exported program constant's list", made_by=r"\.data\s*=[^=]"),
     Rule(FailureKind.AUTOGRAD_STATE, "autograd made a tensor that no node made", "2.9-2.13",
          r"fake tensor in the exported program constant's list", culprit=r"autograd\.grad\(|\.backward\("),
     Rule(FailureKind.AUTOGRAD_STATE, "the line that made the constant computes gradients", "2.9-2.13",

@@ -178,7 +178,9 @@ DRAWS_IN_PYTHON = (
     "while it was made"
 )
 RANDOM_EAGER = "eager itself gives other numbers when it is called again"
-FIX_CHANCE = "Let the model draw with torch's default generator, or take what it draws as an input"
+FIX_CHANCE = (
+    "Let the model draw with torch's default generator only, and keep what it changes from call to call in buffers"
+)
 
 
 def left_out_by_chance(titles: Sequence[str]) -> str:
