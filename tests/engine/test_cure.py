@@ -415,6 +415,11 @@ def test_a_cure_that_keeps_strides_is_offered_with_its_condition(tmp_path: Path)
     told = " ".join(wording.prescription(part, report))
     assert "Valid only if the inputs have the memory layout of the example's" in told
     assert "under a condition" in wording.cure(part)
+    assert part.prescription is not None
+    (tried,) = try_shims(TargetRef(ref=f"{tmp_path / 'frames.py'}:build"), ScanOptions(), part.prescription.shims)
+    assert (tried.result, tried.cured, tried.soundness) == ("cured", True, part.prescription.soundness)
+    assert tried.condition.startswith("valid only if the inputs have the memory layout of the example's")
+    assert tried.after == "exports, but is wrong on inputs in another memory layout"
 
 
 class Rows(nn.Module):

@@ -95,6 +95,56 @@ class Chance(nn.Module):
         return x * os.urandom(1)[0]
 
 
+class Derived(nn.Module):
+    # torch.export leaves a tensor of the transform in the program as a constant
+
+    def forward(self, x):
+        y = x + 1
+        return torch.func.grad(lambda z: (z.sin() ** 2).sum())(y)
+
+
+def derived():
+    return Derived(), (torch.randn(3, 4),)
+
+
+class Resized(nn.Module):
+    # the second call of eager finds the buffer as large as the input
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(2, 4))
+
+    def forward(self, x):
+        if self.kept.shape[0] != x.shape[0]:
+            self.kept.resize_(x.shape[0], 4).zero_()
+        self.kept.add_(x)
+        return self.kept * 1
+
+
+def resized():
+    return Resized(), (torch.randn(3, 4),)
+
+
+class Asking(nn.Module):
+    # it has no parameters, and asks all the same whether gradients are recorded
+
+    def forward(self, x):
+        return x * 2 if torch.is_grad_enabled() else x * 3
+
+
+def asking():
+    return Asking(), (torch.randn(3, 4),)
+
+
+class Unwritable(nn.Module):
+    def forward(self, x):
+        return x + torch.empty(3, 4).uniform_()
+
+
+def unwritable():
+    return Unwritable(), (torch.randn(3, 4),)
+
+
 class Right(nn.Module):
     def forward(self, x):
         return x.softmax(-1)
@@ -136,6 +186,21 @@ def depth():
 
 def dropped():
     return Dropped(), (torch.randn(3, 4),)
+
+
+CALLS = iter(range(1, 1000))
+
+
+class Marked(nn.Module):
+    def forward(self, x):
+        return torch.where((x > 2).any(-1, keepdim=True), x + next(CALLS), x)
+
+
+def marked():
+    rows = torch.linspace(-1, 1, 12).reshape(3, 4)
+    larger = torch.cat([rows * 4, rows])
+    return {"module": Marked(), "args": (rows,), "dynamic_shapes": ({0: torch.export.Dim.DYNAMIC},),
+            "more_inputs": [(larger,)]}
 
 
 def right():
@@ -196,6 +261,13 @@ def test_a_program_is_held_to_eager_with_gradients_where_it_answers_otherwise_wi
     assert any("without gradients eager gives other numbers" in note for note in part.numbers.proof.notes)
 
 
+def test_a_module_without_parameters_is_held_to_eager_with_gradients_too(models: Path) -> None:
+    report = scan_file(models, factory="asking")
+    assert (report.parts[0].verdict, report.findings) == ("passes", ())
+    assert report.parts[0].numbers is not None
+    assert any("where gradients are recorded" in note for note in numbers_notes("default", report.parts[0].numbers))
+
+
 def test_the_number_that_a_program_has_fixed_is_named_where_a_buffer_differs(models: Path) -> None:
     (finding,) = scan_file(models, factory="ring").findings
     message = finding.exception.message
@@ -232,6 +304,36 @@ def test_a_right_program_says_on_how_many_sets(models: Path) -> None:
     assert part.verdict == "passes"
     assert wording.verdict(part, 0) == "exports as is; eager's numbers (max |Δ| 0 on 6 input sets)"
     assert part.modules[0].stages == {"export": "pass", "numbers": "pass"}
+
+
+def test_a_set_for_which_eager_does_not_repeat_itself_is_left_out_and_named(models: Path) -> None:
+    report = scan_file(models, factory="marked")
+    (part,) = report.parts
+    assert (part.verdict, report.findings) == ("passes", ())
+    assert part.numbers is not None
+    said = "default: not compared on inputs 6 x 4: eager itself gives other numbers when it is called again"
+    assert said in [*numbers_notes("default", part.numbers)]
+
+
+def test_a_program_with_a_constant_that_has_no_values_is_told_so_with_the_line(models: Path) -> None:
+    (finding,) = scan_file(models, factory="derived").findings
+    line = 1 + next(at for at, text in enumerate(models.read_text().splitlines()) if "torch.func.grad" in text)
+    said = "the program holds a tensor of torch.func (vmap, grad and the like), which has no values, as its constant"
+    assert said in finding.exception.message
+    assert f"aten.sin.default takes at {models}:{line}" in finding.exception.message
+
+
+def test_a_buffer_that_forward_resizes_is_as_it_was_before_each_run(models: Path) -> None:
+    (part,) = scan_file(models, factory="resized").parts
+    assert part.verdict == "fails"
+
+
+def test_a_program_that_has_no_file_has_no_command_that_writes_it(models: Path) -> None:
+    report = scan_file(models, factory="unwritable")
+    (part,) = report.parts
+    assert part.numbers is not None
+    assert any("a file of the program cannot be written" in note for note in numbers_notes("default", part.numbers))
+    assert not any(command.startswith("exportdoctor export") for command, _ in wording.next_commands(report))
 
 
 @pytest.mark.parametrize(

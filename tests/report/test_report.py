@@ -400,6 +400,13 @@ def test_a_kind_of_a_later_version_has_words_too() -> None:
     assert wording.why(msgspec.structs.replace(ATTENTION, kind=FailureKind("curse")))
 
 
+@pytest.mark.parametrize(("reason", "message"), [("exit code 7", "without an exception"), ("SIGSEGV", "fault")])
+def test_how_a_process_ended_is_said_once(reason: str, message: str) -> None:
+    said = wording.kill_message(reason, seconds=1, memory_mb=1, limit_mb=1)
+    assert message in said
+    assert reason not in said
+
+
 def test_every_kind_says_why_and_what_next() -> None:
     assert all(summary(kind) and next_step(kind) for kind in KINDS)
     assert len({summary(kind) for kind in KINDS}) == len(KINDS)

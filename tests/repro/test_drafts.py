@@ -339,7 +339,12 @@ CALLED = {
 
 
 def fitting_draft(
-    body: str, runner: CandidateRunner, dynamic_shapes: Any = None, inputs: tuple[torch.Tensor, ...] = (), **asked: Any
+    body: str,
+    runner: CandidateRunner,
+    dynamic_shapes: Any = None,
+    inputs: tuple[torch.Tensor, ...] = (),
+    before: str = "",
+    **asked: Any,
 ) -> str:
     """The first script of the functions called by that `forward`, made without a file, that fails as it does."""
     from exportdoctor.core.records.probe import Probe
@@ -349,7 +354,7 @@ def fitting_draft(
     from exportdoctor.worker.repro.torch_calls import write_call_drafts
 
     text, names = (
-        f"def forward(self, {'x, n' if inputs else 'x'}):\n    {body}\n",
+        f"{before}def forward(self, {'x, n' if inputs else 'x'}):\n    {body}\n",
         {"torch": torch, "F": torch.nn.functional, "__name__": "template"},
     )
     linecache.cache["template.py"] = (len(text), None, text.splitlines(keepends=True), "template.py")
@@ -464,6 +469,15 @@ def test_what_a_shim_gives_by_name_is_an_input_of_the_script_too(runner: Candida
     draft = fitting_draft(body, runner, rows, inputs=given, to="run", shims=("frozen-values",))
     assert "def forward(self, x0):" in draft, draft
     assert "[1:3]" in draft
+
+
+def test_an_input_that_a_shim_makes_is_one_of_the_script(runner: CandidateRunner) -> None:
+    before = "def table(n):\n    return torch.tensor([place for size in n.tolist() for place in range(size)])\n"
+    body = "y = x + table(n)\n    return y if y.sum() > 0 else -y"
+    given = (torch.ones(5), torch.tensor([2, 3]))
+    draft = fitting_draft(body, runner, inputs=given, before=before, to="run", shims=("hoist:table",))
+    assert "def forward(self, x0, x2):" in draft, draft
+    assert "torch.tensor([0, 1, 0, 1, 2])" in draft
 
 
 def test_a_strict_export_has_one_of_the_calls_on_the_line_where_dynamo_ended(runner: CandidateRunner) -> None:

@@ -23,7 +23,7 @@ from exportdoctor.core.run import events as ev
 from exportdoctor.core.run.report import Report
 from exportdoctor.core.run.run_state import fold
 from exportdoctor.core.scan_options import ScanOptions
-from exportdoctor.store import journal
+from exportdoctor.store import digest, journal
 from exportdoctor.store.atomic_write import replace_file
 from exportdoctor.store.digest import changed_sources, file_digest, probe_digest, request_digest, shared_digest
 from exportdoctor.store.lock import is_held
@@ -509,3 +509,20 @@ def _with_sources(events: tuple[ev.AnyEvent, ...], sources: dict[str, str]) -> t
 def _environment() -> dict[str, str]:
     """For a child process: this one's import path."""
     return os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def test_answers_of_another_version_of_any_room_are_other_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of the rooms that make the words of an answer, or read torch's private state for it."""
+    rooms = [folder.name for folder in digest._PACKAGE.iterdir() if (folder / "__init__.py").exists()]
+    files = [tmp_path / room / "inner" / "code.py" for room in rooms]
+    for file in files:
+        file.parent.mkdir(parents=True)
+        file.write_text("words = 1")
+    monkeypatch.setattr(digest, "_PACKAGE", tmp_path)
+    seen = {request_digest({}, ScanOptions())}
+    for file in files:
+        file.write_text("words = 2")
+        seen.add(request_digest({}, ScanOptions()))
+    assert len(seen) == len(files) + 1

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from exportdoctor.core.errors import UsageError
+from exportdoctor.core.errors import TargetError, UsageError
 from exportdoctor.core.protocol.numbers_ladder import LadderRequest, LadderResult
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.report.canvas import Style
@@ -100,6 +100,129 @@ def test_chance_and_complex_numbers_are_no_errors(tmp_path: Path) -> None:
     assert {value.excuse for value in file.values} == {"", "random"}
     assert not file.notes
     assert {"view_as_complex", "mul_1"} & {value.name for value in file.values}
+
+
+COUNTED = """
+import itertools
+import torch
+from torch import nn
+
+CALLS = itertools.count(1)
+
+class Marked(nn.Module):
+    def forward(self, x):
+        return torch.where((x > 2).any(-1, keepdim=True), x + next(CALLS), x)
+
+class Counter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x * self.calls
+
+class Unwritten(nn.Module):
+    def forward(self, x):
+        return torch.where((x > 2).any(-1, keepdim=True), x * 2, torch.empty_like(x))
+
+class Grown(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(0, 4))
+
+    def forward(self, x):
+        self.kept = torch.cat([self.kept, x])
+        return self.kept.sum(0)
+
+def grown():
+    return Grown(), (torch.ones(3, 4),)
+
+class Filled(nn.Module):
+    def forward(self, x):
+        return x * torch.empty_like(x).fill_(2.0)
+
+def filled():
+    return Filled(), (torch.ones(64, 64),)
+
+class Derived(nn.Module):
+    def forward(self, x):
+        y = x + 1
+        return torch.func.grad(lambda z: (z.sin() ** 2).sum())(y)
+
+def derived():
+    return Derived(), (torch.ones(3, 4),)
+
+def marked():
+    small = torch.linspace(-1, 1, 12).reshape(3, 4)
+    return {"module": Marked(), "args": (small,), "dynamic_shapes": ({0: torch.export.Dim.DYNAMIC},),
+            "more_inputs": [(torch.cat([small * 4, small]),)]}
+
+def counter():
+    return Counter(), (torch.ones(3, 4),)
+
+def unwritten():
+    return Unwritten(), (torch.ones(3, 4),)
+"""
+
+
+@pytest.mark.slow
+def test_a_set_for_which_eager_does_not_repeat_itself_is_left_out_and_named(tmp_path: Path) -> None:
+    (tmp_path / "target.py").write_text(COUNTED)
+    result = climb_quietly(f"{tmp_path / 'target.py'}:marked")
+    assert (result.verdict, result.cause) == ("agrees", None)
+    (note,) = result.notes
+    assert note.startswith("not compared on inputs ")
+    assert note.endswith("eager itself gives other numbers when it is called again")
+    assert note in render_ladder(result, "text", Style()).replace("\n  ", " ")
+
+
+@pytest.mark.slow
+def test_where_eager_reads_memory_that_nobody_wrote_nothing_is_compared(tmp_path: Path) -> None:
+    (tmp_path / "target.py").write_text(COUNTED)
+    with pytest.raises(TargetError, match="eager itself gives other numbers when it is called again"):
+        climb_quietly(f"{tmp_path / 'target.py'}:unwritten")
+
+
+@pytest.mark.slow
+def test_a_counter_of_python_that_a_program_has_fixed_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "target.py").write_text(COUNTED)
+    result = climb_quietly(f"{tmp_path / 'target.py'}:counter")
+    line = 1 + COUNTED.splitlines().index("        self.calls += 1")
+    assert result.verdict == "differs"
+    assert f"eager keeps state in calls (target.py:{line}), and the program has the value of the export" in " ".join(
+        row.trouble for row in result.stages[0].rows
+    )
+
+
+@pytest.mark.slow
+def test_a_program_with_a_constant_that_has_no_values_is_no_stage(tmp_path: Path) -> None:
+    (tmp_path / "target.py").write_text(COUNTED)
+    result = climb_quietly(f"{tmp_path / 'target.py'}:derived")
+    (stage,) = result.stages
+    assert stage.failure is not None
+    assert "lifted_tensor_0, which aten.sin.default takes" in stage.failure.message
+    assert "torch.func.grad" in stage.failure.source
+    assert render_ladder(result, "text", Style()).rstrip().endswith("No stage could be made, so nothing was compared.")
+
+
+@pytest.mark.slow
+def test_a_program_that_cannot_be_decomposed_is_a_stage_that_is_not_made(tmp_path: Path) -> None:
+    (tmp_path / "target.py").write_text(COUNTED)
+    result = climb_quietly(f"{tmp_path / 'target.py'}:grown")
+    assert [(stage.name, stage.failure is None) for stage in result.stages] == [
+        ("exported program", True),
+        ("decomposed", False),
+        ("ONNX", False),
+    ]
+
+
+@pytest.mark.slow
+def test_memory_that_nobody_has_written_is_no_wrong_value(tmp_path: Path) -> None:
+    (tmp_path / "target.py").write_text(COUNTED)
+    result = climb_quietly(f"{tmp_path / 'target.py'}:filled")
+    assert (result.verdict, result.cause) == ("agrees", None)
+    assert not any("differs" in note for stage in result.stages for note in stage.notes)
 
 
 CUSTOM = """

@@ -32,7 +32,7 @@ def record_tries(found: Sequence[PartTrial], run: Path) -> None:
                 shim="+".join(tried.shims),
                 result=tried.result,
                 next=further.id if further else None,
-                note=tried.after if tried.result == "error" else "",
+                note=tried.after if tried.result == "error" else tried.condition,
             )
             kept = tuple(one for one in finding.shims_tried if one.shim != new.shim)
             event = ev.FindingMade(at=time.time(), finding=msgspec.structs.replace(finding, shims_tried=(*kept, new)))

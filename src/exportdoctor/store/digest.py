@@ -24,7 +24,6 @@ from exportdoctor.targets.factory.factory_file import source_hashes
 # these change how torch, transformers or the user's code behave
 _VARIABLES = ("TORCH", "PYTORCH", "TRANSFORMERS_", "HF_", "CUDA_VISIBLE", "PYTHONPATH", "PYTHONHASHSEED")
 _PACKAGE = Path(__file__).parent.parent
-_ROOMS = ("core", "data", "engine", "process", "reduce", "report/wording", "shims", "targets", "worker")
 
 
 def request_digest(identity: Mapping[str, object], options: ScanOptions) -> str:
@@ -125,8 +124,11 @@ def _distributions() -> set[str]:
 
 
 def _own_source() -> str:
-    """A digest of the rooms whose code decides an answer: while they are being developed, the version says little."""
-    files = sorted(file for room in _ROOMS for file in (_PACKAGE / room).rglob("*.*") if file.suffix != ".pyc")
+    """A digest of all our code: while it is being developed, the version says little.
+
+    Every room may decide an answer or the words of it, which are kept with it.
+    """
+    files = sorted(file for file in _PACKAGE.rglob("*.*") if file.is_file() and file.suffix != ".pyc")
     return _digest([[str(file.relative_to(_PACKAGE)), file_digest(file)] for file in files])
 
 

@@ -194,16 +194,25 @@ def restore_afterwards(module: nn.Module) -> Iterator[None]:
         finally:
             with torch.no_grad():
                 for buffer, value in values:
+                    if buffer.shape != value.shape:  # the forward has called resize_
+                        buffer.resize_(value.shape)
                     buffer.copy_(value)
 
 
 @contextmanager
 def restore_attributes(module: nn.Module) -> Iterator[None]:
-    """Restore on exit what the module and its submodules hold, and what their own dicts, lists and sets do."""
+    """Restore on exit what the module and its submodules hold, what their own dicts, lists and sets do, and the states
+    of their generators."""
+    import torch
+
     children = [(child, dict(child.__dict__), _containers(child)) for child in module.modules()]
+    held = [value for _, attributes, _ in children for value in attributes.values()]
+    generators = [(one, one.get_state()) for one in held if isinstance(one, torch.Generator)]
     try:
         yield
     finally:
+        for generator, state in generators:
+            generator.set_state(state)
         for child, attributes, contents in children:
             child.__dict__.clear()
             child.__dict__.update(attributes)

@@ -165,6 +165,16 @@ def without_transforms(tensor: Any) -> Iterator[Any]:
         yield tensor
 
 
+def is_of_transform(tensor: Any) -> bool:
+    """Whether a transform of functorch wraps the tensor, which has no values outside of it."""
+    if not TRANSFORMS.is_supported():
+        return False
+    from torch import _C
+
+    functorch: Any = _C._functorch
+    return bool(functorch.is_functorch_wrapped_tensor(tensor))
+
+
 def _has_transforms() -> bool:
     from torch._C import _functorch
     from torch._functorch import pyfunctorch

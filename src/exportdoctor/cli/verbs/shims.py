@@ -162,6 +162,9 @@ def _result(tried: Any) -> str:
     canvas.paragraph(wording.plain(f"{tried.part} with {' + '.join(tried.shims)}"), colour="title")
     canvas.paragraph(wording.plain(f"before: {tried.before}"), indent=2, hang=4)
     canvas.paragraph(wording.plain(f"after:  {tried.after}"), indent=2, hang=4, colour="green" if tried.cured else "")
+    if tried.cured:
+        cure = ". ".join(filter(None, (wording.soundness(tried.soundness), tried.condition)))
+        canvas.paragraph(wording.plain(f"cure:   {cure}"), indent=2, hang=4)
     for row in wording.combined_rows(tried.numbers):
         canvas.paragraph(wording.plain(wording.agreement_line(row)), indent=4)
     refused = [row.inputs for row in tried.numbers if row.made_up and row.refused]

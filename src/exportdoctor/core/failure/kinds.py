@@ -173,6 +173,8 @@ RULES = (
     Rule(FailureKind.VMAP, "dynamo on functorch", "2.5-2.13", r"Unsupported functorch tracing attempt", types=_DYNAMO),
     Rule(FailureKind.VMAP, "a constant of the trace belongs to a transform, such as jacrev, that is over", "2.13",
          r"meta conversion to view functorch tensor"),
+    Rule(FailureKind.VMAP, "a fake tensor that a transform wraps is none by its class", "2.13",
+         r"^'Tensor' object has no attribute 'constant'", frames=r"_dispatch_impl"),
     # fake kernels
     Rule(FailureKind.MISSING_FAKE_KERNEL, "torch.library's own words", "2.4-2.13",
          r"There was no fake impl registered for|no fake impl or Meta kernel was found|leaf_function without fake_fn"),
@@ -263,6 +265,8 @@ RULES = (
          r"Class attribute mutation when)"),
     Rule(FailureKind.INPUT_MUTATION, "a write into a tensor that went round the tracer", "2.9-2.13",
          r"fake tensor in the exported program constant's list", op=r"_\."),
+    Rule(FailureKind.INPUT_MUTATION, "the line that made the constant gives a tensor other data", "2.13",
+         r"fake tensor in the exported program constant's list", made_by=r"\.data\s*=[^=]"),
     Rule(FailureKind.AUTOGRAD_STATE, "autograd made a tensor that no node made", "2.9-2.13",
          r"fake tensor in the exported program constant's list", culprit=r"autograd\.grad\(|\.backward\("),
     Rule(FailureKind.AUTOGRAD_STATE, "the line that made the constant computes gradients", "2.9-2.13",

@@ -14,9 +14,9 @@ from exportdoctor.core.records.target import TargetRef
 LadderVerdict = Literal["agrees", "agrees_but_ties", "differs", "stops"]
 """`agrees_but_ties`: equal but for the choice among equal values. `stops`: a stage could not be made or run."""
 
-Excuse = Literal["", "tie", "duplicates", "rounding", "random"]
+Excuse = Literal["", "tie", "duplicates", "rounding", "random", "unwritten"]
 """Why a value that differs is no fault: a choice among equal values, indices written twice, rounding (float64 is as far
-from the reference as from this value), or a random number."""
+from the reference as from this value), a random number, or memory that nobody has written."""
 
 CauseKind = Literal["value", "absent", "raises", "state", "weight"]
 """`absent`: the reference ran something of which the candidate has nothing. `state`: a change that the candidate does

@@ -307,21 +307,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         """The comparison on inputs in another memory layout, where the program computes other numbers than eager."""
         return next((row for row in self.numbers if row.kind == "layout" and not row.holds), None)
 
-    @property
-    def holds_but_for_layout(self) -> bool:
-        """Whether all inputs gave eager's numbers, but for those in another memory layout."""
-        rows = self.numbers
-        return bool(rows) and rows[0].holds and all(row.holds or row.kind == "layout" for row in rows)
-
-    @property
-    def agrees_at_its_size(self) -> bool:
-        """Whether the example's inputs gave eager's numbers, and all other inputs gave them or were refused."""
-        rows = self.numbers
-        return bool(rows) and rows[0].holds and all(row.holds or row.refused for row in rows)
-
-    @property
-    def agrees_at_its_size_and_layout(self) -> bool:
-        """The same, but for inputs in another memory layout."""
+    def agrees_but_for_layout(self, *, may_refuse: bool) -> bool:
+        """Whether the example's inputs and all others gave eager's numbers, but for those in another memory layout;
+        `may_refuse`: other inputs than the example's may be refused."""
         rows = self.numbers
         kept = (row for row in rows if row.kind != "layout")
-        return bool(rows) and rows[0].holds and all(row.holds or row.refused for row in kept)
+        return bool(rows) and rows[0].holds and all(row.holds or (may_refuse and row.refused) for row in kept)

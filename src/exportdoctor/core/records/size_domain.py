@@ -21,7 +21,9 @@ class SizeAxis(msgspec.Struct, frozen=True, kw_only=True):
     All sizes up to `until` were evaluated. At the sizes `wrong` the program was tried, and gives other numbers than
     eager; at the sizes `refused` it raises, and nothing that was evaluated says so. `ends_by_runs` are those of
     `lowest` and `highest` beyond which that is so wherever it was tried. At the sizes `right` every stage was right for
-    some inputs. `partly`: other inputs of the program are made of the part's, and what it asks of those was not
+    some inputs. At the sizes `by_values` all that was tried is refused by assertions on values. `compared` is the
+    smallest size at which the program's answer was compared with eager's: -1 where none was, None where that was not
+    asked. `partly`: other inputs of the program are made of the part's, and what it asks of those was not
     evaluated. `fixed`: the declared shapes fix it; `declared` are the smallest and largest size that they say. `same`
     are axes that must be equal to it, `follows` those that it decides.
     """
@@ -39,6 +41,8 @@ class SizeAxis(msgspec.Struct, frozen=True, kw_only=True):
     refused: tuple[int, ...] = ()
     ends_by_runs: tuple[int, ...] = ()
     right: tuple[int, ...] = ()
+    by_values: tuple[int, ...] = ()
+    compared: int | None = None
     partly: bool = False
     fixed: bool = False
     declared: tuple[int | None, int | None] = (None, None)

@@ -285,8 +285,7 @@ class CureSearch:
             return "cured"
         if after.numbers:
             specialised = self._catalogue.soundness(shims) == "specialised"
-            agrees = after.agrees_at_its_size_and_layout if specialised else after.holds_but_for_layout
-            return "cured" if agrees else "error"
+            return "cured" if after.agrees_but_for_layout(may_refuse=specialised) else "error"
         if after.status != OutcomeStatus.FAILED or after.failure is None:
             return "error"
         if self._same(before, after):

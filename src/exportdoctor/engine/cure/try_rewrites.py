@@ -96,9 +96,9 @@ def _judge(rewrite: TriedRewrite, tried: PartTrial, alone: PartTrial | None, fin
         if reached or (meets(alone, finding) and not meets(tried, finding)):
             tried, module = alone, finding.module
     held = [row for row in tried.numbers if row.holds and not row.refused]
-    if tried.cured:
+    if tried.cured and not tried.condition:
         result = "exports"
-    elif tried.result == "error" and tried.after.startswith("exports"):
+    elif tried.result in ("cured", "error") and tried.after.startswith("exports"):
         result = "differs" if tried.numbers else "no_values"
     else:
         result, ended = "fails", _end(tried, finding)

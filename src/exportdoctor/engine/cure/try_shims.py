@@ -17,18 +17,20 @@ from exportdoctor.core.records.outcome import Agreement, Frame, Outcome, Outcome
 from exportdoctor.core.records.probe import Probe, probe_template
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.scan_options import ScanOptions
+from exportdoctor.engine.cure.catalogue import ShimCatalogue
 from exportdoctor.engine.cure.trial import SEARCHED_STAGES, is_later_failure
 from exportdoctor.engine.pool.worker_pool import Pool
 from exportdoctor.process.launcher import Launcher, Spawn
-from exportdoctor.report.wording.shim_tries import OF_SMALL_MODEL, outcome_line
-from exportdoctor.shims import SOUNDNESS, find
+from exportdoctor.report.wording.shim_tries import OF_SMALL_MODEL, layout_condition, outcome_line
+from exportdoctor.shims import find
 
 
 class PartTrial(msgspec.Struct, frozen=True, kw_only=True):
     """One part. `before` and `after` are sentences; `numbers` are the part's own or its small model's.
 
     `at` is the line that fails without the shims, `next_at` the one that fails with them; `later` is set where that is
-    further on in the forward. `signature` is that of the failure without the shims.
+    further on in the forward. `signature` is that of the failure without the shims. Of a cure, `soundness` is what its
+    proof leaves of that of the shims, `condition` what no shim says of the inputs for which it holds.
     """
 
     part: str
@@ -43,6 +45,8 @@ class PartTrial(msgspec.Struct, frozen=True, kw_only=True):
     later: bool = False
     signature: str = ""
     numbers: tuple[Agreement, ...] = ()
+    soundness: str = ""
+    condition: str = ""
 
 
 def try_shims(
@@ -109,14 +113,17 @@ def _try_on_part(
     shown: Outcome | None = after
     if after.passed and not values and opened.has_small_model and fqn is None:
         shown = _try_on_small_model(pool, treated)
-    specialised = _are_specialised(shims, options.shim_files, captured)
-    proved = shown is not None and (shown.passed or (specialised and shown.agrees_at_its_size))
+    catalogue = _catalogue_of(shims, options, captured)
+    specialised = catalogue.soundness(shims) == "specialised"
+    proved = shown is not None and (shown.passed or shown.agrees_but_for_layout(may_refuse=specialised))
     numbers = shown.numbers if shown is not None else ()
+    cured = proved and not before.passed
+    wrong = shown.wrong_layout if shown is not None else None
     return PartTrial(
         part=captured.part,
         shims=shims,
         exports=before.passed,
-        cured=proved and not before.passed,
+        cured=cured,
         before=outcome_line(before),
         after=outcome_line(after) + (OF_SMALL_MODEL if numbers and not values else ""),
         result=_result(before, after, exporter=options.exporter, proved=proved),
@@ -125,13 +132,15 @@ def _try_on_part(
         later=not before.passed and not after.passed and is_later_failure(before, after, exporter=options.exporter),
         signature=found.key if (found := signature_of(before)) else "",
         numbers=numbers,
+        soundness=catalogue.shown_soundness(shims, shown) if cured and shown is not None else "",
+        condition=layout_condition(wrong) if cured and wrong is not None else "",
     )
 
 
-def _are_specialised(shims: tuple[str, ...], files: tuple[str, ...], captured: Captured) -> bool:
-    """Whether the exported program may refuse other sizes or values, by the shims' own description."""
-    found = (find(name, files=files, axes=captured.axes) for name in shims)
-    return max(SOUNDNESS.index(shim.soundness) for shim in found) == SOUNDNESS.index("specialised")
+def _catalogue_of(shims: tuple[str, ...], options: ScanOptions, captured: Captured) -> ShimCatalogue:
+    """These shims alone, for how sound they are."""
+    found = [find(name, files=options.shim_files, axes=captured.axes) for name in shims]
+    return ShimCatalogue(shims=found, versions={}, axes=captured.axes, allow=(), exporter=options.exporter)
 
 
 def _try_on_small_model(pool: Pool, treated: Probe) -> Outcome | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.run.report import Alternative, NumbersCheck, PartRecord, Prescription, Proof, Report
 from exportdoctor.core.scan_options import DEFAULTS
+from exportdoctor.report.wording.export import says_unloadable
 from exportdoctor.report.wording.formatting import count
 from exportdoctor.report.wording.shim_tries import PART_ITSELF, is_layout_condition, refused_sets, set_kinds
 
@@ -62,12 +63,20 @@ def cured_step(part: PartRecord) -> str:
 
 
 def exports_with_shims(part: PartRecord) -> bool:
-    """Whether a program that computes what eager does was made with shims, also where it fails in a later stage."""
+    """Whether a program that computes what eager does was made with shims and can be written, also where it fails in a
+    later stage."""
     found = part.prescription
-    if found is None or not EXPORTERS.get(part.exporter, EXPORTERS["export"]).makes_program:
+    if found is None or _has_no_file(part) or not EXPORTERS.get(part.exporter, EXPORTERS["export"]).makes_program:
         return False
     compared = found.proof is not None and found.proof.max_abs_diff is not None
     return part.verdict == "cured" or (compared and found.stages.get("export") == "pass")
+
+
+def _has_no_file(part: PartRecord) -> bool:
+    """Whether it was seen that a file of the part's program cannot be written or loaded; an ONNX file is another."""
+    checked = part.prescription or part.numbers
+    proof = checked.proof if checked is not None else None
+    return proof is not None and not _gets_to_onnx(part) and any(map(says_unloadable, proof.notes))
 
 
 def _gets_to_onnx(part: PartRecord) -> bool:
@@ -315,4 +324,4 @@ def next_commands(report: Report) -> tuple[tuple[str, str], ...]:
 
 
 def _passes_by_default(part: PartRecord) -> bool:
-    return part.verdict == "passes" and part.exporter == DEFAULTS["exporter"]
+    return part.verdict == "passes" and part.exporter == DEFAULTS["exporter"] and not _has_no_file(part)

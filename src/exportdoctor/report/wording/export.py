@@ -178,11 +178,36 @@ DRAWS_IN_PYTHON = (
     "while it was made"
 )
 RANDOM_EAGER = "eager itself gives other numbers when it is called again"
+FIX_CHANCE = (
+    "Let the model draw with torch's default generator only, and keep what it changes from call to call in buffers"
+)
+
+
+def left_out_by_chance(titles: Sequence[str]) -> str:
+    """Which input sets no program can be held to."""
+    shown = "; ".join(titles[:_MOST_SETS])
+    more = f" and {count(len(titles) - _MOST_SETS, 'other set')}" if len(titles) > _MOST_SETS else ""
+    return f"not compared on inputs {shown}{more}: {RANDOM_EAGER}"
+
+
+_MOST_SETS = 3
+
+
+def empty_constant(name: str, *, of_transform: bool, op: str, at: str) -> str:
+    """Why a program cannot run: torch.export has left a tensor of its trace in it."""
+    of = "a tensor of torch.func (vmap, grad and the like)" if of_transform else "a fake tensor"
+    where = f", which {op} takes" if op else ""
+    return f"the program holds {of}, which has no values, as its constant {name}{where}{f' at {at}' if at else ''}"
 
 
 def unloadable_file(why: str) -> str:
     """Said of a program that runs, and not from a file."""
-    return f"a file of the program cannot be written or loaded: {why}"
+    return f"{_STAGES['load']}: {why}"
+
+
+def says_unloadable(note: str) -> bool:
+    """Whether a note of a proof says that."""
+    return _STAGES["load"] in note
 
 
 def numbers_of_pass_differ(row: Agreement) -> str:

@@ -29,8 +29,9 @@ _SHOWN = {"aten._local_scalar_dense.default": "aten.item.default"}  # the same r
 
 
 def crash_message(signal: str) -> str:
-    """What stands for an exception's message where the process died by itself."""
-    return _SIGNALS.get(signal, f"The process died: {signal}")
+    """What stands for an exception's message where the process died by itself; its type is the signal's name, or the
+    exit code."""
+    return _SIGNALS.get(signal, "The process ended without an exception")
 
 
 def kill_message(reason: str, *, seconds: float, memory_mb: float, limit_mb: float) -> str:

@@ -31,11 +31,13 @@ _KINDS = {
     "state": "what changes the state that {name} leaves otherwise",
     "weight": "a parameter or buffer with other values",
 }
+_UNTOLD = frozenset({"", "rounding", "unwritten"})
 _EXCUSES = {
     "tie": "another choice among equal values",
     "duplicates": "an index is written twice, and another of the values stays",
     "rounding": "rounding: float64 is as far from one side as from the other",
     "random": "a random number; the reference's was taken",
+    "unwritten": "memory that nobody has written; what it holds says nothing",
 }
 
 
@@ -138,12 +140,13 @@ def ladder_details(result: LadderResult) -> Iterator[str]:
             at = f" at {stage.failure.file}:{stage.failure.line}" if stage.failure.file else ""
             yield f"{stage.name}: {stage.failure.exception.rpartition('.')[2]}: {stage.failure.message}{at}"
         yield from (f"{stage.name}, {line}" for line in _row_lines(stage, told))
-        for value in [one for one in stage.values if one.excuse and one.excuse != "rounding"][:_MOST_TIES]:
+        for value in [one for one in stage.values if one.excuse not in _UNTOLD][:_MOST_TIES]:
             yield f"{stage.name}, {value.name} ({value.op}){_place(value)}: {_EXCUSES[value.excuse]}"
         yield from (f"{stage.name}: {note}" for note in stage.notes)
     yield from result.notes
     if result.cause is None:
-        yield _VERDICTS[result.verdict]
+        made = any(stage.failure is None for stage in result.stages)
+        yield _VERDICTS[result.verdict] if made else "No stage could be made, so nothing was compared."
 
 
 def _row_lines(stage: LadderStage, told: set[str]) -> Iterator[str]:

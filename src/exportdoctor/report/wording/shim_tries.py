@@ -122,8 +122,10 @@ def outcome_line(outcome: Outcome) -> str:
     if outcome.stages.get("export") == "pass":
         if outcome.passed:
             return "exports"
-        refuses = outcome.agrees_at_its_size
-        return "exports, but " + ("refuses other sizes or values" if refuses else "does not do the same as eager")
+        others = ["refuses other sizes or values"] if not outcome.agrees_but_for_layout(may_refuse=False) else []
+        layout = ["is wrong on inputs in another memory layout"] if outcome.wrong_layout is not None else []
+        agrees = outcome.agrees_but_for_layout(may_refuse=True)
+        return "exports, but " + (" and ".join((*others, *layout)) if agrees else "does not do the same as eager")
     if outcome.note:
         return f"{outcome.status.replace('_', ' ')}: {outcome.note}"
     failure = outcome.failure

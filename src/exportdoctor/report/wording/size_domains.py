@@ -46,7 +46,7 @@ def at_described_size(axis: str, size: int, by: str, numbers: list[int] | list[l
 
 
 UNCHANGED = "unchanged"
-_BY_CHANCE = "eager's own answer depends on memory that is not its own or that nobody wrote"
+_BY_CHANCE = "eager's own answer depends on chance, on memory that is not its own or that nobody wrote"
 DIVIDES_BY_ZERO = "a guard divides by zero"
 OTHER_WAY = "eager goes another way here than on the example, and the program does not"
 
@@ -65,11 +65,26 @@ def sizes_in_words(axis: SizeAxis) -> str:
     apart_from = f" ({said})" if said else ""
     apart_from += f"; an operation refuses {', '.join(map(str, axis.refused))}" if axis.refused else ""
     apart_from += f"; wrong at {', '.join(map(str, axis.wrong))}" if axis.wrong else ""
+    apart_from += "".join(f"; {text}" for text in _seen_by_values(axis))
     if axis.partly and not axis.fixed:
         shown = ", ".join(map(str, axis.right[:_MOST_SIZES]))
         more = f" and {len(axis.right) - _MOST_SIZES} more" if len(axis.right) > _MOST_SIZES else ""
         return f"{_rule_in_words(axis)} by itself; right where tried: {shown or 'nowhere'}{more}{apart_from}"
     return f"{_rule_in_words(axis)}{apart_from}"
+
+
+def _seen_by_values(axis: SizeAxis) -> Iterator[str]:
+    """At which sizes everything is refused for its values, and from which on answers were compared with eager's."""
+    if axis.by_values:
+        sizes = ", ".join(map(str, axis.by_values[:_MOST_SIZES]))
+        yield f"at {sizes} all that was tried is refused by assertions on values"
+    if axis.compared is None or axis.fixed or axis.partly:
+        return
+    least = min(axis.only, default=axis.lowest)
+    if axis.compared < 0:
+        yield "compared with eager at no size"
+    elif axis.compared > least and axis.highest != -1:
+        yield f"compared with eager from {axis.compared} on"
 
 
 def _declaration(axis: SizeAxis) -> str:

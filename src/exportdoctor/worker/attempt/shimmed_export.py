@@ -7,10 +7,7 @@ before they are applied.
 from __future__ import annotations
 
 import dataclasses
-import pickle
-import random
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -35,9 +32,12 @@ from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, failed_run, tensors_in
 from exportdoctor.worker.prove.cure_inputs import cure_inputs, drawer_for
 from exportdoctor.worker.prove.drawn_inputs import SetDrawer
+from exportdoctor.worker.prove.empty_constants import find_empty_constant
 from exportdoctor.worker.prove.fixed_numbers import name_fixed_numbers
 from exportdoctor.worker.prove.input_set import InputSet, run_in_eager
 from exportdoctor.worker.prove.recorded_gradients import held_to_traced
+from exportdoctor.worker.prove.repeated_eager import leave_out_chance, states_of_generators
+from exportdoctor.worker.translate.failed_node import describe_empty_constant
 
 _USUAL_GUARD = re.compile(r"[^ ]+\.size\(\)\[\d+\] (>= [012]|== [^ ]+\.size\(\)\[\d+\])")
 """What torch.export asks of every dynamic size: at least two, and the same where the example's inputs share one."""
@@ -77,6 +77,8 @@ def shimmed_export(
         if not sets:
             go_on(program)
             return ()
+        if (empty := find_empty_constant(program)) is not None:
+            return (Agreement(inputs=sets[0].title, kind="example", trouble=describe_empty_constant(empty)),)
         ready = program.module()  # a run leaves it as it was
         rows = [compare_set(ready, given, one) for one in sets]
         agrees = all(row.holds or _is_of_layout(row, probe) for row in rows)
@@ -86,31 +88,41 @@ def shimmed_export(
         with apply_shims(shims, treated) as given:
             return [compare_set(ready, given, one) for one in those]
 
-    def hold(*those: InputSet) -> list[Agreement]:
-        return held_to_traced(call.module, those, compare(*those), compare)
+    def hold(*those: InputSet) -> tuple[list[InputSet], list[Agreement], str]:
+        held = held_to_traced(call.module, those, compare(*those), compare)
+        return leave_out_chance(call.module, those, held)
 
+    chance = ""
     if not agrees:
         rows = held_to_traced(call.module, sets, rows, compare)
+        kept, rows, chance = leave_out_chance(call.module, sets, rows)
+        sets = tuple(kept)
         if agrees := all(row.holds or _is_of_layout(row, probe) for row in rows):
             with apply_shims(shims, treated):
                 why = why_unloadable(program)
     if not agrees:
         return tuple(name_fixed_numbers(rows, sets, call.module, compare))
-    notes = "; ".join(filter(None, (rows[0].note, unloadable_file(why) if why else "")))
-    rows[0] = msgspec.structs.replace(rows[0], note=notes)
+    rows = _with_notes(rows, unloadable_file(why) if why else "", chance)
     drawer = drawer_for(call, sets[0])
     if probe.to == "compare":
         refused = tuple(_drawn_refused(drawer, program, ready, given))
-        return (*rows, *hold(*refused))
+        _, more, chance = hold(*refused)
+        return (*_with_notes(rows, chance), *more)
     if not _gives_the_same(call, sets[0]):
         return tuple(rows)
     drawn = (*drawer.draw(), *_drawn_refused(drawer, program, ready, given))
-    found = hold(*drawn)
+    asked, found, chance = hold(*drawn)
     wrong = next((place for place, row in enumerate(found) if not row.holds), None)
     if wrong is not None:
-        nearer = hold(*drawer.shrink(drawn[wrong]))
+        _, nearer, _ = hold(*drawer.shrink(asked[wrong]))
         found[wrong] = next((row for row in nearer if not row.holds), found[wrong])
-    return (*rows, *found)
+    return (*_with_notes(rows, chance), *found)
+
+
+def _with_notes(rows: Sequence[Agreement], *notes: str) -> list[Agreement]:
+    """The rows, with these notes on the first."""
+    first, *rest = rows
+    return [msgspec.structs.replace(first, note="; ".join(filter(None, (first.note, *notes)))), *rest]
 
 
 def _is_of_layout(row: Agreement, probe: Probe) -> bool:
@@ -125,9 +137,9 @@ def _known_sets(call: ExportCall, probe: Probe) -> Iterator[InputSet]:
     where eager draws from Python's or NumPy's generator, which no program does.
     """
     began, first = time.process_time(), None
-    before = _states_of_generators()
+    before = states_of_generators()
     for one in cure_inputs(call):
-        if first is None and _states_of_generators() != before:
+        if first is None and states_of_generators() != before:
             raise NotApplicable(DRAWS_IN_PYTHON)
         first = first or one
         if not probe.shims and one.kind == "called_again" and not _answers_alike(first, one):
@@ -135,13 +147,6 @@ def _known_sets(call: ExportCall, probe: Probe) -> Iterator[InputSet]:
         yield one
         if not probe.shims and time.process_time() - began > _EAGER_SECONDS:
             return
-
-
-def _states_of_generators() -> tuple[bytes, ...]:
-    """The states of the generators of Python's `random` and of NumPy."""
-    numpy = sys.modules.get("numpy")
-    states = (random.getstate(), numpy.random.get_state() if numpy is not None else None)
-    return tuple(map(pickle.dumps, states))
 
 
 def _answers_alike(example: InputSet, again: InputSet) -> bool:

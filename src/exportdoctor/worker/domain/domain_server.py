@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from exportdoctor.core.errors import UsageError
@@ -40,6 +41,7 @@ from exportdoctor.worker.numbers.rung import file_rung, program_rung
 from exportdoctor.worker.one_request import Progress, open_part, serve_one_request
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.proof_inputs import input_sets
+from exportdoctor.worker.prove.repeated_eager import repeatable_sets
 from exportdoctor.worker.translate.failed_node import describe_export_failure, describe_stage_failure
 from exportdoctor.worker.translate.onnx_process import OnnxProcess
 from exportdoctor.worker.translate.onnx_program import flat_inputs, needs_external_data, translate
@@ -59,9 +61,12 @@ def find_domain(request: DomainRequest, doing: Progress) -> DomainResult:
         part, shims = opened.part, opened.shims
         doing("running eager")
         with blame_running_code(f"The eager forward of part {part.name} fails"):
-            sets = input_sets(part, opened.plan, seconds=request.seconds, doing=doing)
+            found = input_sets(part, opened.plan, seconds=request.seconds, doing=doing)
+            sets, chance = repeatable_sets(part, found)
         with part.prepare():
             domain, failure = _of_part(part, shims, sets, Path(folder), request.against, doing)
+    if chance:
+        domain = msgspec.structs.replace(domain, notes=(*domain.notes, chance))
     return DomainResult(
         domain=domain,
         failure=failure,

@@ -26,6 +26,7 @@ from exportdoctor.worker.domain.size_rules import describe_sizes, ends_by_runs, 
 from exportdoctor.worker.domain.size_values import assertions_on_values, is_about_values, with_other_numbers
 from exportdoctor.worker.domain.sized_inputs import Place, SizedInputs
 from exportdoctor.worker.domain.surrounded_memory import depends_on_other_memory
+from exportdoctor.worker.domain.trial_outcomes import dropped_conditions, is_compared, is_right, outcomes_of
 from exportdoctor.worker.domain.value_growth import ValueGrowth, measure_growth
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.input_set import InputSet
@@ -73,6 +74,7 @@ class DomainSearch:
         self._tried: dict[str, SizeTrial] = {}
         self._asserted = assertions_on_values(self.stages[0].holder)
         self._facts: list[SizeAxis] = []
+        self._compared: list[Inputs] = list(self.right)
         self._growths: dict[frozenset[Place], ValueGrowth] = {}
 
     def plan(self) -> None:
@@ -128,16 +130,17 @@ class DomainSearch:
                 trials += found
                 self._tried.update((title, one) for one in found)
             planned.known = None  # its answers may be large
-        known = {_outcomes_of(one) for one in trials}
+        known = {outcomes_of(one) for one in trials}
         tried = []
         for other in others:
             found = self._trial_if_steady(self._of_set(other)) if time.monotonic() < end else []
             tried += found
-            self.right += [other.inputs for trial in found if _is_right(trial)]
-        told = [one for one in tried if not _is_right(one)]
+            self.right += [other.inputs for trial in found if is_right(trial)]
+            self._compared += [other.inputs for trial in found if is_compared(trial)]
+        told = [one for one in tried if not is_right(one)]
         for one in told:
-            if _outcomes_of(one) not in known or (one.condition < 0 and not one.holds):
-                known.add(_outcomes_of(one))
+            if outcomes_of(one) not in known or (one.condition < 0 and not one.holds):
+                known.add(outcomes_of(one))
                 trials.append(one)
         for condition in self.checks.conditions_on_values() if self.checks is not None else ():
             self._number(condition)
@@ -145,7 +148,7 @@ class DomainSearch:
             axes=tuple(self._with_wrong(*one) for one in zip(self.axes, self._facts, strict=True)),
             conditions=tuple(self._conditions),
             trials=tuple(trials),
-            dropped=_dropped_conditions(trials),
+            dropped=dropped_conditions(trials),
             untried=tuple(self._untried),
             unsteady=tuple(self._unsteady),
             notes=(wording.drawn_sets(len(tried), len(told)),) if tried else (),
@@ -306,47 +309,35 @@ class DomainSearch:
         return PlannedTrial(title=one.title, inputs=one.inputs, known=one, refused=refused)
 
     def _with_wrong(self, axis: Axis, fact: SizeAxis) -> SizeAxis:
-        said = {
-            title: (one.answers[0].outcome, one.eager)
-            for title, one in self._tried.items()
-            if not is_about_values(one.answers[0].message, self._asserted)
-        }
-        points = [(size, *said.get(self._title(axis, size), ("", ""))) for size in self._points_of(axis, fact)]
+        points = [(size, self._tried.get(self._title(axis, size))) for size in self._points_of(axis, fact)]
+        tried = [(size, one, self._hangs_on_values(one)) for size, one in points if one is not None]
+        compared = self._sizes_in(fact, is_compared, self._compared)
+        refused = [(size, by) for size, one, by in tried if one.answers[0].outcome == "refuses"]
         return msgspec.structs.replace(
             fact,
-            wrong=tuple(size for size, outcome, eager in points if outcome == "wrong" and not eager),
-            refused=tuple(size for size, outcome, _ in points if outcome == "refuses" and self._is_unsaid(fact, size)),
-            right=self._right_sizes(fact),
+            wrong=tuple(
+                size for size, one, by in tried if one.answers[0].outcome == "wrong" and not one.eager and not by
+            ),
+            refused=tuple(size for size, by in refused if not by and self._is_unsaid(fact, size)),
+            right=self._sizes_in(fact, is_right, self.right),
+            by_values=tuple(
+                size for size, by in refused if by and self._is_unsaid(fact, size) and size not in compared
+            ),
+            compared=None if self.eager is None or not self._tried else min(compared, default=-1),
         )
+
+    def _hangs_on_values(self, trial: SizeTrial) -> bool:
+        return is_about_values(trial.answers[0].message, self._asserted)
 
     def _is_unsaid(self, fact: SizeAxis, size: int) -> bool:
         """Whether nothing that was evaluated refuses the size."""
         return self.checks is not None and not fact.fixed and not fact.partly and takes(fact, size)
 
-    def _right_sizes(self, fact: SizeAxis) -> tuple[int, ...]:
-        """The axis' sizes in all inputs at which every stage was right."""
+    def _sizes_in(
+        self, fact: SizeAxis, counts: Callable[[SizeTrial], bool], others: Sequence[Inputs]
+    ) -> tuple[int, ...]:
+        """The axis' sizes in the inputs of the trials that count, and in others."""
         place = self.inputs.places()[fact.places[0]]
-        known = [self._planned[title].inputs for title, one in self._tried.items() if _is_right(one)]
-        sizes = [self.inputs.sizes_of(one) for one in (*known, *self.right)]
+        known = [self._planned[title].inputs for title, one in self._tried.items() if counts(one)]
+        sizes = [self.inputs.sizes_of(one) for one in (*known, *others)]
         return tuple(sorted({one[place] for one in sizes if one is not None}))
-
-
-def _is_right(trial: SizeTrial) -> bool:
-    return all(answer.outcome == "right" for answer in trial.answers)
-
-
-def _outcomes_of(trial: SizeTrial) -> tuple[Any, ...]:
-    """What is told of a trial, without its inputs."""
-    return trial.condition, tuple(answer.outcome for answer in trial.answers)
-
-
-def _dropped_conditions(trials: Sequence[SizeTrial]) -> tuple[int, ...]:
-    """The conditions by which the first stage refuses what a later one answers."""
-    found = {
-        trial.condition
-        for trial in trials
-        if trial.condition >= 0
-        and trial.answers[0].outcome == "refuses"
-        and any(answer.outcome != "refuses" for answer in trial.answers[1:])
-    }
-    return tuple(sorted(found))

@@ -38,6 +38,7 @@ from exportdoctor.worker.one_request import Progress, Teller, serve_one_request
 from exportdoctor.worker.prove.compare_outputs import tensors_in
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.proof_inputs import input_sets
+from exportdoctor.worker.prove.repeated_eager import repeatable_sets
 from exportdoctor.worker.translate.onnx_session import can_run_on, providers
 from exportdoctor.worker.translate.precision import LOW, Float32Model, cost_of_dtype, reference_for
 
@@ -80,9 +81,10 @@ def export_target(
     else:
         parts = _parts(request, built, part)
         with blame_running_code(f"The eager forward of part {part.name} fails"):
-            sets = [input_sets(one, plan, doing=doing) for one in parts]
+            asked = [repeatable_sets(one, input_sets(one, plan, doing=doing)) for one in parts]
+        sets = [kept for kept, _ in asked]
         pieces, found = _export_parts(request, built, parts, sets, doing)
-        found[0].notes += several.notes
+        found[0].notes += [*several.notes, *filter(None, (chance for _, chance in asked))]
     if request.cache and all(made.trouble is None for made in found):
         doing(f"generating {request.tokens} tokens")
         pair, steps = [piece.part for piece in pieces], [_step(made) for made in found]
@@ -114,7 +116,7 @@ def _export_several(
     why = ""
     try:
         parts = _parts(request, built, part.several())
-        sets = [input_sets(one, plan, doing=doing) for one in parts]
+        sets = [repeatable_sets(one, input_sets(one, plan, doing=doing))[0] for one in parts]
     except Exception as error:  # the model takes no such inputs: the file for one picture stands
         return SeveralPictures(notes=[wording.one_picture(f"{type(error).__name__}: {first_line(error, 160)}")])
     for more in ((), (KEEPS_NUMBER_OPEN,)):

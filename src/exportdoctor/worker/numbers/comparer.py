@@ -29,6 +29,7 @@ from exportdoctor.worker.numbers.value_gap import forget_scratch
 from exportdoctor.worker.numbers.walk import Walk
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import failed_run, tensors_in
+from exportdoctor.worker.prove.fixed_numbers import name_fixed_numbers
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.translate.failed_node import NodeFact
 
@@ -70,6 +71,7 @@ class Comparer:
         name = before.name if before is not None else EAGER
         self.doing(f"comparing {rung.name} with {name}")
         rows = [self._row(rung, one) for one in self.sets]
+        rows = name_fixed_numbers(rows, self.sets, self.part.module, lambda one: [self._row(rung, one)])
         rung.release()
         wrong = [one for one, row in zip(self.sets, rows, strict=True) if not row.holds]
         wrong.sort(key=lambda one: len(one.calls))  # of several calls the last one is walked

@@ -14,6 +14,7 @@ import msgspec
 import torch
 
 from exportdoctor.core.errors import UsageError
+from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.export import StageFailure
 from exportdoctor.core.protocol.numbers_ladder import (
@@ -31,9 +32,17 @@ from exportdoctor.worker.export.program_file import load_program
 from exportdoctor.worker.numbers.comparer import Comparer
 from exportdoctor.worker.numbers.rung import Rung, file_rung, has_names_of, has_scopes, program_rung
 from exportdoctor.worker.one_request import Progress, open_part, serve_one_request
+from exportdoctor.worker.prove.empty_constants import find_empty_constant
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.proof_inputs import input_sets
-from exportdoctor.worker.translate.failed_node import describe_export_failure, describe_stage_failure
+from exportdoctor.worker.prove.repeated_eager import repeatable_sets
+from exportdoctor.worker.translate.failed_node import (
+    describe_empty_constant,
+    describe_export_failure,
+    describe_stage_failure,
+    fx_fact,
+    with_node,
+)
 from exportdoctor.worker.translate.onnx_program import translate
 
 
@@ -63,7 +72,8 @@ def climb(request: LadderRequest, doing: Progress) -> LadderResult:
     part, shims = opened.part, opened.shims
     doing("running eager")
     with blame_running_code(f"The eager forward of part {part.name} fails"):
-        sets = _with_own_titles(input_sets(part, opened.plan, seconds=request.seconds, doing=doing))
+        made = _with_own_titles(input_sets(part, opened.plan, seconds=request.seconds, doing=doing))
+        sets, chance = repeatable_sets(part, made)
     with (
         torch.no_grad(),
         part.prepare(),
@@ -84,6 +94,7 @@ def climb(request: LadderRequest, doing: Progress) -> LadderResult:
         weights=opened.built.weights,
         dtype=opened.built.dtype,
         environment=environment.versions(),
+        notes=(chance,) if chance else (),
     )
 
 
@@ -110,6 +121,11 @@ def _add_program(ladder: _Ladder, call: Any, part: Any, doing: Progress) -> Any:
         }
         ladder.fail("exported program", describe_export_failure(error, names))
         return None
+    if (empty := find_empty_constant(program)) is not None:
+        failure = StageFailure(stage="run", exception=NUMBERS_DIFFER, message=describe_empty_constant(empty))
+        fact = fx_fact(empty.node) if empty.node is not None else None
+        ladder.fail("exported program", with_node(failure, fact, part.prefix))
+        return None
     ladder.add(program_rung("exported program", program))
     return program
 
@@ -123,9 +139,12 @@ def _add_onnx(ladder: _Ladder, program: Any, request: LadderRequest, folder: Pat
     except Exception as error:
         failure = describe_stage_failure("translate", error, prefix=prefix)
         try:
-            ladder.add(program_rung("decomposed", program.run_decompositions()))
-        finally:
-            ladder.fail("ONNX", failure)
+            decomposed = program.run_decompositions()
+        except Exception as other:
+            ladder.fail("decomposed", describe_stage_failure("decompose", other, prefix=prefix))
+        else:
+            ladder.add(program_rung("decomposed", decomposed))
+        ladder.fail("ONNX", failure)
         return
     ladder.add(program_rung("decomposed", made.exported_program))
     plain, better, final = folder / "plain.onnx", folder / "optimised.onnx", folder / "runtime.onnx"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ _CHOOSING = frozenset(
     {"topk", "argmax", "argmin", "sort", "argsort", "max", "min", "msort", "kthvalue", "median", "mode"}
 )
 _WRITING = ("scatter", "index_put", "index_copy")
+
+_UNWRITTEN = re.compile(r"(?:^|\.)(?:new_)?empty(?:_like|_strided|_permuted)?(?:\.|$)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,6 +220,11 @@ def _base(op: str) -> str:
 def chooses_or_writes(op: str) -> bool:
     """Whether the operator chooses elements, or writes some at indices."""
     return _base(op) in _CHOOSING or any(word in _base(op) for word in _WRITING)
+
+
+def is_unwritten(op: str) -> bool:
+    """Whether what an operator gives is what memory held before."""
+    return _UNWRITTEN.search(op) is not None
 
 
 def is_tie(op: str, found: torch.Tensor, wanted: torch.Tensor, inputs: Sequence[Any], *, slack: float = 0.0) -> bool:

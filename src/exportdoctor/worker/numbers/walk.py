@@ -28,6 +28,7 @@ from exportdoctor.worker.numbers.value_gap import (
     gap_between,
     inherited_gap,
     is_tie,
+    is_unwritten,
     is_written_twice,
     judge_by_float64,
     no_gap,
@@ -161,7 +162,9 @@ class Walk:
         right: Side = "unknown"
         op, inputs = self._kept.pop(name, (fact.op, []))
         if not excuse and not local.holds and not local.trouble:
-            if is_tie(op, fed, wanted, inputs):
+            if any(one is not None and is_unwritten(one.op) for one in (fact, other)):
+                excuse = "unwritten"
+            elif is_tie(op, fed, wanted, inputs):
                 excuse = "tie"
             elif is_written_twice(op, fed, wanted, inputs):
                 excuse = "duplicates"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,8 +22,9 @@ from exportdoctor.core.failure.identity import outermost_operation
 from exportdoctor.core.protocol.repro import ScriptDraft
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe
+from exportdoctor.shims import ExportCall, apply_shims, find, order_shims
 from exportdoctor.torch_internals.trees import leaves_with_paths, path_text
-from exportdoctor.worker.attempt.export_attempt import attempt
+from exportdoctor.worker.attempt.export_attempt import attempt, shapes_for
 from exportdoctor.worker.capture.dim_names import declared_dims, select_dims
 from exportdoctor.worker.capture.session import PartCapture
 from exportdoctor.worker.repro.call_log import CallLog, read_calls, write_symbolic
@@ -39,6 +41,10 @@ _ASKING = {
 }  # fmt: skip
 """Statements in which Python asks for a whole number, by the operation that it does."""
 _MADE_BY = "the torch functions that were called until it failed"
+
+
+_Input = tuple[Any, dict[int | None, Any]]
+"""A value, and what is declared for its dynamic dimensions."""
 
 
 def write_call_drafts(part: PartCapture, probe: Probe, outcome: Outcome) -> Iterator[ScriptDraft]:
@@ -58,7 +64,7 @@ def write_call_drafts(part: PartCapture, probe: Probe, outcome: Outcome) -> Iter
     calls = [fact for fact in facts if fact[0] == "call"]
     symbols = {fact[1]: fact[2] for fact in facts if fact[0] == "symbol"}
     with part.prepare():  # it may register classes
-        inputs = _inputs(part, probe)
+        inputs = {**_made_inputs(part, probe), **_inputs(part, probe)}
     values = {fact[1]: (fact[2], fact[3]) for fact in facts if fact[0] == "value"}
     stopped = bool(calls) and (facts[-1][0] == "failed" or again.status.ended_the_process)
     bodies: list[list[str]] = []
@@ -86,7 +92,7 @@ def write_call_drafts(part: PartCapture, probe: Probe, outcome: Outcome) -> Iter
         given = [(name, *inputs[path], axes) for kind, path, name, axes in (f for f in facts if f[0] == "input")
                  if name in used and path in inputs]  # fmt: skip
         if any(name.startswith("x") for name in used.difference(name for name, *_ in given)):
-            continue  # an input that a shim has made
+            continue  # an input that a shim has made, and that is not known here
         yield ScriptDraft(what=_MADE_BY, source=_render(lines, given, probe, stage=stage))
 
 
@@ -98,7 +104,30 @@ def _attempt_logged(part: PartCapture, probe: Probe, out: int, suspect: str) -> 
         return attempt(part, probe)
 
 
-def _inputs(part: PartCapture, probe: Probe) -> dict[str, tuple[Any, dict[int | None, Any]]]:
+def _made_inputs(part: PartCapture, probe: Probe) -> dict[str, _Input]:
+    """By path the inputs that the probe's shims make of the call's, whose dynamic dimensions are those of the trace."""
+    if not probe.shims:
+        return {}
+    call, module = part.calls_of(probe.fqn)[probe.call], part.module_at(probe.fqn)
+    more = part.built.more_inputs if probe.fqn == part.prefix else ()
+    plain = ExportCall(
+        module=module,
+        args=call.args,
+        kwargs=call.kwargs,
+        dynamic_shapes=shapes_for(part, probe, module),
+        more_inputs=tuple(more),
+    )
+    try:
+        shims = order_shims([find(name, axes=part.built.axes) for name in probe.shims])
+        with apply_shims(shims, plain) as given:
+            made = {name: given.kwargs[name] for name in given.made if name in given.kwargs}
+    except Exception:  # the draft is written without them
+        traceback.print_exc()
+        return {}
+    return {path_text(path): (value, {}) for path, value in leaves_with_paths(((), made))}
+
+
+def _inputs(part: PartCapture, probe: Probe) -> dict[str, _Input]:
     """By path: the value, and what is declared for its dynamic dimensions, where it is more than `Dim.DYNAMIC`.
 
     A shim may give by name what the call gives in its place: such an input has both paths.

@@ -20,9 +20,11 @@ from exportdoctor.core.failure.frames import frames_in_text
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.export import StageFailure
 from exportdoctor.core.records.outcome import Frame, Stage
+from exportdoctor.report.wording import export as wording
 from exportdoctor.torch_internals.tracer_frames import node_at_work
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure, qualified_name
 from exportdoctor.worker.describe.python_frames import tracebacks
+from exportdoctor.worker.prove.empty_constants import EmptyConstant
 
 _NODE_IN_MESSAGE = (
     r"with name '([^']+)'",
@@ -74,6 +76,18 @@ def describe_export_failure(error: BaseException, names: dict[int, str]) -> Stag
         line=culprit.line if culprit else 0,
         source=culprit.source if culprit else "",
         where=culprit.function if culprit else "",
+    )
+
+
+def describe_empty_constant(found: EmptyConstant) -> str:
+    """A constant without values in words, with the line of the node that takes it."""
+    fact = fx_fact(found.node) if found.node is not None else None
+    frame = user_frame(fact) if fact is not None else None
+    return wording.empty_constant(
+        found.name,
+        of_transform=found.is_of_transform,
+        op=fact.op if fact is not None else "",
+        at=f"{frame.file}:{frame.line}" if frame is not None else "",
     )
 
 
