@@ -81,7 +81,9 @@ def test_other_tensors_stay_what_they_are(make: Callable[[], nn.Module]) -> None
 
 def test_it_is_proposed_where_item_made_the_symbol_whatever_the_line_says() -> None:
     line = "modeling.py:fold: image = patches.view(1, height, width, -1)"
-    seen = FailureView(kind=FailureKind.DATA_DEPENDENT_GUARD, born=(line,), operators=("aten.item.default",))
+    seen = FailureView(
+        kind=FailureKind.DATA_DEPENDENT_GUARD, born=(line,), operators=("aten._local_scalar_dense.default",)
+    )
     assert any(cure.matches(seen) for cure in find("hoist-numbers").cures)
     other = FailureView(kind=FailureKind.DATA_DEPENDENT_GUARD, born=(line,), operators=("aten.nonzero.default",))
     assert not any(cure.matches(other) for cure in find("hoist-numbers").cures)

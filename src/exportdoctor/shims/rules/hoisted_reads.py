@@ -222,7 +222,10 @@ SHIM = Shim(
             kinds=("data_dependent_value", "data_dependent_guard", "dynamic_dim_specialised", "unsupported_python"),
             where=r"\bint\(|\.item\(|\.tolist\(",
         ),
-        Cure(kinds=("data_dependent_value", "data_dependent_guard", "dynamic_dim_specialised"), operator=r"\bitem\b"),
+        Cure(
+            kinds=("data_dependent_value", "data_dependent_guard", "dynamic_dim_specialised"),
+            operator=r"\bitem\b|_local_scalar_dense",
+        ),
     ),
     needs={"torch": ">=2.8"},
     link="https://docs.pytorch.org/docs/stable/export.html#data-and-shape-dependent-control-flow",
