@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
+from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find, order_shims
 from exportdoctor.shims.cure_pattern import FailureView
 
 
@@ -87,3 +87,25 @@ def test_it_is_proposed_where_item_made_the_symbol_whatever_the_line_says() -> N
     assert any(cure.matches(seen) for cure in find("hoist-numbers").cures)
     other = FailureView(kind=FailureKind.DATA_DEPENDENT_GUARD, born=(line,), operators=("aten.nonzero.default",))
     assert not any(cure.matches(other) for cure in find("hoist-numbers").cures)
+
+
+class Joined(nn.Module):
+    """Its pieces are joined again: a shim that takes them away takes the read away, too."""
+
+    def forward(self, patches: Tensor, grid: Any) -> Tensor:
+        whole = torch.cat(torch.split(patches, (grid[1] * torch.tensor([1, 2])).tolist()))
+        first = whole[: int(grid[0])]
+        return first * 2 if first.shape[0] > 3 else first
+
+
+def test_reads_that_another_shim_takes_away_are_not_passed_in() -> None:
+    torch.manual_seed(0)
+    inputs = [(torch.randn(3 * n, 3), torch.tensor([4, n])) for n in (4, 5, 6)]
+    call = call_of(Joined(), inputs)
+    shims = order_shims([find("hoist-numbers"), find("joined-split")])
+    with apply_shims(shims, call) as changed:
+        assert sum("__" in name for name in changed.kwargs) == 1
+        program = export_program(changed).module()
+        for row in inputs:
+            args, kwargs = changed.convert((row, {}))
+            torch.testing.assert_close(program(*args, **kwargs), call.module(*row))

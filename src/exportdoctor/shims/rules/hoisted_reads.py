@@ -232,6 +232,7 @@ SHIM = Shim(
     retire="torch.export traces numbers that are read from inputs",
     rank=22,
     conflicts=("strict",),
+    late=True,
     replaces=(
         Replacement(
             target="the inputs of the program",
