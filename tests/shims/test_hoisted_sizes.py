@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -109,3 +110,31 @@ def test_reads_that_another_shim_takes_away_are_not_passed_in() -> None:
         for row in inputs:
             args, kwargs = changed.convert((row, {}))
             torch.testing.assert_close(program(*args, **kwargs), call.module(*row))
+
+
+def frame_of(grid: Any) -> Tensor:
+    return torch.arange(int(grid[1]) * 3) % int(grid[0])
+
+
+class Framed(nn.Module):
+    def forward(self, patches: Tensor, grid: Any) -> Tensor:
+        return patches + frame_of(grid)[:, None]
+
+
+@pytest.mark.parametrize(("make", "shims"), [(Framed, ("hoist",)), (Joined, ("hoist-numbers", "joined-split"))])
+def test_a_root_whose_forward_is_an_attribute_of_its_own_takes_more_inputs(
+    make: Callable[[], nn.Module], shims: tuple[str, ...]
+) -> None:
+    """A part spells out keywords so."""
+    torch.manual_seed(0)
+    inputs = [(torch.randn(3 * n, 3), torch.tensor([4, n])) for n in (4, 5, 6)]
+    call = call_of(make(), inputs)
+    forward = type(call.module).forward
+    spelled_out = MethodType(forward, call.module)
+    call.module.forward = spelled_out  # type: ignore[method-assign]
+    with apply_shims(order_shims([find(shim) for shim in shims]), call) as changed:
+        program = export_program(changed).module()
+    assert (type(call.module).forward, vars(call.module)["forward"]) == (forward, spelled_out)
+    for row in inputs:
+        args, kwargs = changed.convert((row, {}))
+        torch.testing.assert_close(program(*args, **kwargs), call.module(*row))
