@@ -51,6 +51,7 @@ class _Read:
 
 def _watch_reads(answer: Callable[[_Read, Callable[[], Any]], Any]) -> Any:
     """Within it `answer` gives the result of each read that the user's code makes, or torch for a size."""
+    from torch import Tensor
     from torch.overrides import TorchFunctionMode
 
     counts: Counter[tuple[str, str, int]] = Counter()
@@ -76,7 +77,11 @@ def _watch_reads(answer: Callable[[_Read, Callable[[], Any]], Any]) -> Any:
                 return ask(name, frame, compute)
             asking = _user_frame(frame)
             if asking is not None:
-                args, kwargs = replace_sizes(func, args, kwargs or {}, lambda one: ask("size", asking, one.item))
+
+                def number(size: Any) -> Any:
+                    return ask("size", asking, size.item) if isinstance(size, Tensor) else size
+
+                args, kwargs = replace_sizes(func, args, kwargs or {}, number)
             return func(*args, **(kwargs or {}))
 
     return Reading()

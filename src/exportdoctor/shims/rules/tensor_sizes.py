@@ -1,6 +1,6 @@
-"""Tensors that a call of torch takes as sizes: `x.view(height, -1)`, `torch.zeros(count)` and `x[:count]` of a tensor.
+"""What a call of torch takes as sizes: `x.view(height, -1)`, `torch.zeros(count)` and `x[:count]`.
 
-torch reads their numbers as `item` does.
+Of a tensor that is given as one torch reads the number as `item` does.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ _METHODS = frozenset({
 })  # fmt: skip
 """Their first argument is a tensor of any kind."""
 _FACTORIES = frozenset({"zeros", "ones", "empty", "rand", "randn", "full"})
+SHAPES = _FACTORIES | {"view", "reshape", "expand", "interpolate", "new_zeros", "new_ones", "new_empty", "new_full"}
+"""Whose numbers are sizes of what they give, and neither places nor counts."""
 _ONE_SIZE = frozenset({"new_full", "full"})
 """A value follows the size."""
 _SIZES_BY_NAME = frozenset({"size", "shape", "sizes", "split_size_or_sections", "start", "length", "dims"})
 
 
 def replace_sizes(func: Any, args: Any, kwargs: Any, number: Callable[[Any], Any]) -> tuple[Any, Any]:
-    """The arguments of the call, with `number` of each tensor that is taken as a size: whole, without dimensions."""
+    """The arguments of the call, with `number` of each size that is symbolic or a whole number in a tensor."""
     name = getattr(func, "__name__", "")
     if name == "__getitem__":
         return (args[0], _in_slices(args[1], number)), kwargs
@@ -51,4 +53,6 @@ def _in_slices(index: Any, number: Callable[[Any], Any]) -> Any:
 def _is_number(value: Any) -> bool:
     import torch
 
-    return isinstance(value, torch.Tensor) and value.dim() == 0 and value.dtype in (torch.int64, torch.int32)
+    if isinstance(value, torch.Tensor):
+        return value.dim() == 0 and value.dtype in (torch.int64, torch.int32)
+    return isinstance(value, torch.SymInt)
