@@ -165,6 +165,15 @@ def test_a_finding_moves_by_lines_from_run_to_run_and_not_from_part_to_part() ->
     assert across_parts(msgspec.structs.replace(ATTENTION, part="vision")) == across_parts(ATTENTION)
 
 
+def test_violated_dimensions_with_guards_at_two_lines_are_two_failures() -> None:
+    one, other = (
+        msgspec.structs.replace(ATTENTION, line=None, guard=Frame(file="/a.py", line=line, function="f", source=""))
+        for line in (1, 2)
+    )
+    assert across_parts(one) != across_parts(other)
+    assert across_parts(one) == across_parts(msgspec.structs.replace(one, part="vision"))
+
+
 def test_groups_of_kinds_hold_what_their_names_say() -> None:
     assert {kind for kind in KINDS if kind.is_data_dependent} == {kind for kind in KINDS if "data_dependent" in kind}
     ends = {kind for kind in KINDS if kind.ends_the_process}

@@ -9,6 +9,8 @@ import pytest
 
 from exportdoctor.reduce import SearchLimits, Verdict, drive, source_size, until_no_progress
 from exportdoctor.reduce.source import PASSES, SourcePass
+from exportdoctor.reduce.source.passes.aliases import drop_aliases
+from exportdoctor.reduce.source.passes.tidy import drop_idle_statements
 from exportdoctor.reduce.source.source_version import SourceVersion
 
 CASES: dict[str, tuple[str, tuple[str, ...], str]] = {
@@ -456,3 +458,23 @@ def test_an_attribute_of_self_that_nothing_sets_is_not_proposed() -> None:
     assert version is not None
     assert version.undefined == {".training"}
     assert "self.x = 1" in after(PASSES[0], start, ("return self.x",))
+
+
+def test_a_value_keeps_one_name_and_what_nothing_reads_goes() -> None:
+    source = dedent(
+        """
+        def forward(x, y):
+            a = x
+            b = y[0]
+            c = a.sum()
+            d = c
+            x = x + 1
+            e = [d]
+            ()
+            f = int(x)
+            return e[0].view(a)
+        """
+    )
+    found = drop_aliases(drop_idle_statements(source))
+    expected = ["a = x", "c = a.sum()", "x = x + 1", "e = [c]", "f = int(x)", "return e[0].view(a)"]
+    assert [line.strip() for line in found.splitlines()[1:]] == expected

@@ -512,6 +512,18 @@ def case(
     return Case(call=call, fails=fails, others=tuple(split(more) for more in inputs[1:]), export=export, eager=eager)
 
 
+class Shrunk(nn.Module):
+    """Images of a grid whose sizes torch reads from tensors; a view asks whether there are elements."""
+
+    def forward(self, patches: Tensor, grid: Any) -> Tensor:
+        time, height, width = grid.unbind()
+        image = patches.reshape(time, height, width, 3).permute(0, 3, 1, 2)
+        small = nn.functional.interpolate(image, size=(height // 2, width // 2), mode="bilinear")
+        return small.permute(0, 2, 3, 1).view(-1, 3)
+
+
+_GRIDS = [(torch.randn(t * h * w, 3), torch.tensor([t, h, w])) for t, h, w in ((1, 4, 6), (2, 6, 4), (1, 2, 2))]
+
 _FREE = {0: Dim.DYNAMIC}
 _WORDS = [(torch.tensor([[1, 5, 2, 7]]),), (torch.tensor([[4, 1, 6, 3, 8, 2]]),)]
 
@@ -521,6 +533,7 @@ CASES: dict[str, Case] = {
     "precompute-position-ids": case(Reader, _WORDS, "data-dependent|Pending", {"input_ids": {1: Dim.DYNAMIC}}),
     "hoist": case(EncoderOfMethods, grids((4, 4), (4, 6)), "data-dependent|Pending", (_FREE, None)),
     "hoist-numbers": case(Cropping, [(torch.randn(9), torch.tensor(n)) for n in (4, 7)], "ata-dependent", (None, None)),
+    "sizes-from-one": case(Shrunk, _GRIDS, "ata-dependent", (_FREE, None)),
     "block-diagonal-attention": case(PackedAttention, rows((0, 3, 8, 10), (0, 1, 2, 12, 17)), "u0 > 1", (_FREE, _FREE)),
     "joined-split": case(Pictures, [pictures(2, 3, 1), pictures(4, 3)], "specialized|not always", (_FREE, _FREE)),
     "mask-without-vmap": case(

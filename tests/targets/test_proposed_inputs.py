@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2Model, Pretrained
 
 from exportdoctor.core.errors import TargetError
 from exportdoctor.core.records.target import BuildOptions
+from exportdoctor.report.wording.capture import inputs_left_out
 from exportdoctor.targets.eager import install_command
 from exportdoctor.targets.model.experts import experts_implementation, set_experts_implementation
 from exportdoctor.targets.model.model_class import find_model_classes, load_config
@@ -202,6 +203,29 @@ def test_a_model_that_takes_text_alone_gets_its_picture_by_repair() -> None:
     part = default_part(context(Merger()))
     assert part.kwargs["pixel_values"].shape[-1] == 12
     assert not part.left_out
+
+
+class Unsized(nn.Module):
+    """It takes text and pictures, whose size no setting says."""
+
+    input_modalities = ("image", "text")
+
+    def __init__(self) -> None:
+        super().__init__()
+        settings: dict[str, Any] = {"vocab_size": 50, "image_size": [8, [8]]}
+        self.config = PretrainedConfig(**settings)
+        self.embed = nn.Embedding(50, 4)
+
+    def forward(self, input_ids: torch.Tensor, pixel_values: torch.Tensor | None = None) -> torch.Tensor:
+        assert pixel_values is None
+        return self.embed(input_ids)  # type: ignore[no-any-return]
+
+
+def test_inputs_that_were_not_tried_are_not_told_as_refused() -> None:
+    part = default_part(context(Unsized()))
+    assert (part.left_out, part.because) == (("pixel_values",), "")
+    assert "refused" not in inputs_left_out(part.left_out, part.because)
+    assert "refused what was made: no" in inputs_left_out(part.left_out, "no")
 
 
 def test_numbers_that_json_does_not_know_are_read_as_transformers_writes_them() -> None:

@@ -24,6 +24,7 @@ from exportdoctor.report import wording
 from exportdoctor.repro.candidates.budget import BudgetClock, ReductionBudget
 from exportdoctor.repro.candidates.candidate_judge import CandidateJudge
 from exportdoctor.repro.candidates.candidate_runner import CandidateRunner
+from exportdoctor.repro.candidates.dynamic_inputs import violated_inputs
 from exportdoctor.repro.candidates.incidental_failures import (
     FailureCollector,
     IncidentalFailure,
@@ -111,8 +112,9 @@ def make_repro(request: ReproRequest, tell: Tell) -> ReproResult:
         log = VerdictLog(verdicts, holds_for=f"{signature} {seen.environment}")
         others = FailureCollector(signature, seen.exporter, log)
         judge = CandidateJudge(
-            runner=runner, wanted=signature, exporter=seen.exporter, log=log, on_other_failure=others.add
-        )
+            runner=runner, wanted=signature, exporter=seen.exporter, log=log,
+            violated=violated_inputs(seen.outcome), on_other_failure=others.add,
+        )  # fmt: skip
         draft, judge = _first_failing_draft(client, judge, tell)
         client.close()  # frees the memory of the model
         reduction = _reduce(Reducer(judge, BudgetClock(request.budget, runner), tell), draft.source)

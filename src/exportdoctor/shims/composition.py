@@ -26,8 +26,9 @@ def apply_shims(shims: Sequence[Shim], call: ExportCall) -> Iterator[ExportCall]
 
 
 def order_shims(shims: Sequence[Shim]) -> tuple[Shim, ...]:
-    """The shims in the order in which they are applied: input changes first, so that patches see the final call."""
-    return tuple(sorted(shims, key=lambda shim: (shim.soundness != "signature", shim.rank, shim.id)))
+    """The shims in the order in which they are applied: input changes first, so that patches see the final call,
+    but for those that look at what the patches leave."""
+    return tuple(sorted(shims, key=lambda shim: (shim.late, shim.soundness != "signature", shim.rank, shim.id)))
 
 
 def find_conflict(shims: Sequence[Shim], others: Sequence[str] = ()) -> tuple[str, str] | None:

@@ -19,7 +19,7 @@ from exportdoctor.core.records.outcome import Failure, Frame
 class FailureView:
     """A failure as patterns see it.
 
-    Lines are `file:function: source`; `born` are the lines that created unbacked symbols.
+    Lines are `file:function: source`; `born` are the lines that created unbacked symbols, by `operators`.
     """
 
     kind: FailureKind
@@ -27,6 +27,7 @@ class FailureView:
     messages: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     born: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
 
 
 def seen_in_failure(failure: Failure, *, kind: FailureKind, exporter: str = "export") -> FailureView:
@@ -37,6 +38,7 @@ def seen_in_failure(failure: Failure, *, kind: FailureKind, exporter: str = "exp
         messages=tuple(f"{fact.name}: {fact.message}" for fact in failure.exceptions),
         lines=_lines(failure.frames),
         born=_lines(origin.frame for origin in failure.origins if origin.frame is not None),
+        operators=tuple(origin.op for origin in failure.origins if origin.op is not None),
     )
 
 
@@ -46,12 +48,13 @@ class Cure:
 
     `kinds` are values of `FailureKind` and `exporters` keys of `EXPORTERS`, written as strings; others are refused.
     `message` and `where` are regular expressions, searched in the exceptions' messages and in the lines of the stack or
-    of symbol origins.
+    of symbol origins; `operator` is one in the names of the operators that created unbacked symbols.
     """
 
     kinds: tuple[str, ...] = ()
     message: str = ""
     where: str = ""
+    operator: str = ""
     exporters: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -65,6 +68,7 @@ class Cure:
             and (not self.exporters or seen.exporter in self.exporters)
             and (not self.message or _any(self.message, seen.messages))
             and (not self.where or _any(self.where, (*seen.lines, *seen.born)))
+            and (not self.operator or _any(self.operator, seen.operators))
         )
 
 

@@ -84,7 +84,7 @@ class Shim:
     """A known cure. `needs` maps packages to version ranges, `""` = any; `rank` orders shims of equal soundness.
 
     `wants` are definitions, `package.module:name`, that must be installed. `problem` is why a provider's shim cannot be
-    used at all, empty if it can.
+    used at all, empty if it can. One that is `late` is applied after those that are not: it looks at what they leave.
     """
 
     id: str
@@ -103,6 +103,7 @@ class Shim:
     replaces: tuple[Replacement, ...] = ()
     wants: tuple[str, ...] = ()
     problem: str = ""
+    late: bool = False
 
     def apply(self, call: ExportCall) -> AbstractContextManager[ExportCall]:
         """Within it the shim holds; what it yields is the call to export. Raises NotApplicable."""

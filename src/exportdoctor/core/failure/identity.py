@@ -46,8 +46,9 @@ def across_runs(finding: Finding) -> tuple[str, ...]:
 
 
 def across_parts(finding: Finding) -> tuple[object, ...]:
-    """What identifies a finding in another part of the same run."""
-    return finding.module, finding.signature, finding.line
+    """What identifies a finding in another part of the same run. Violated dimensions have one for each guard."""
+    guard = (finding.guard.file, finding.guard.line) if finding.guard is not None else None
+    return finding.module, finding.signature, finding.line, guard
 
 
 # --- same line

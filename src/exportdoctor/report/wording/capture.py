@@ -84,8 +84,12 @@ def one_tensor_twice(paths: Sequence[str]) -> str:
 
 
 def inputs_left_out(names: tuple[str, ...], because: str) -> str:
-    """The note on a part that was captured without some of the model's inputs."""
-    return f"captured without {', '.join(names)}, because eager refused what was made: {because}"
+    """The note on a part that was captured without some of the model's inputs; `because` is empty where none with
+    them were tried."""
+    without = f"captured without {', '.join(names)}"
+    if not because:
+        return f"{without}: the first inputs that could be made have none, and eager took these"
+    return f"{without}, because eager refused what was made: {because}"
 
 
 def opset_of_dtype(opset: int) -> str:

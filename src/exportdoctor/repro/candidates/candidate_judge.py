@@ -9,6 +9,7 @@ from exportdoctor.core.failure.identity import NameFreeSignature, name_free_sign
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.reduce import Verdict
 from exportdoctor.repro.candidates.candidate_runner import CandidateRunner
+from exportdoctor.repro.candidates.dynamic_inputs import makes_one_static
 from exportdoctor.repro.candidates.verdict_log import VerdictLog
 
 
@@ -21,7 +22,7 @@ class CandidateJudge:
     """Compares what a candidate shows with `wanted`. Any thread may ask.
 
     With `eager` a candidate must also run without export, as the user's model does. `on_other_failure` is called with
-    each candidate that fails in another way, and how it ended.
+    each candidate that fails in another way, and how it ended. The inputs `violated` stay dynamic.
     """
 
     runner: CandidateRunner
@@ -29,6 +30,7 @@ class CandidateJudge:
     exporter: str
     log: VerdictLog
     eager: bool = False
+    violated: frozenset[str] = frozenset()
     on_other_failure: Callable[[str, Outcome], None] = ignore_failure
 
     def with_eager(self, eager: bool) -> CandidateJudge:
@@ -37,6 +39,8 @@ class CandidateJudge:
 
     def __call__(self, source: str) -> Verdict:
         """The verdict of one candidate; from the log where it has one."""
+        if makes_one_static(source, self.violated):
+            return Verdict.UNKNOWN
         key = f"{self.eager} {source}"
         found = self.log.verdict_of(key)
         if found is None:

@@ -26,6 +26,7 @@ from exportdoctor.reduce import (
     source_size,
     steps,
 )
+from exportdoctor.reduce.source.passes.aliases import drop_aliases
 from exportdoctor.reduce.source.passes.backward_slice import slice_backward
 from exportdoctor.reduce.source.passes.inline_modules import inline_modules
 from exportdoctor.reduce.source.passes.inlining import inline_single_calls
@@ -271,10 +272,11 @@ def slice_by_stack(judge: CandidateJudge, source: str, tell: Tell) -> str:
 
 
 def tidy_script(judge: CandidateJudge, source: str, *, like: Verdict = Verdict.YES) -> str:
-    """`source` without what does nothing or is not used, and with `Model` for the exported class where that may be."""
+    """`source` without what does nothing, is not used or has two names, and with `Model` for the exported class."""
     tidy = drop_idle_statements(source)
     used = drop_idle_statements(slice_backward(tidy, set()))
-    for text in dict.fromkeys((rename_exported_class(used, "Model"), rename_exported_class(tidy, "Model"), tidy)):
+    one_name = drop_aliases(used)
+    for text in dict.fromkeys((*(rename_exported_class(one, "Model") for one in (one_name, used, tidy)), tidy)):
         if text != source and judge(text) is like:
             return text
     return source

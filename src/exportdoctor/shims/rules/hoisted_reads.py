@@ -1,4 +1,6 @@
-"""A whole number that Python reads from a tensor that follows from whole numbers alone becomes the size of an input.
+"""A whole number that is read from a tensor that follows from whole numbers alone becomes the size of an input.
+
+Python reads it, or torch where a tensor is given as a size (`tensor_sizes.py`).
 
 Sizes can be compared, computed with and used as shapes while a program is traced, and keep their meaning for other
 inputs. Reads are told apart by their place in the code and their number there. What they give for other inputs is
@@ -14,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import FrameType
 from typing import Any
 
 from exportdoctor.core.failure.frames import is_user_file
@@ -24,6 +27,7 @@ from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.clean_values import follow_values
 from exportdoctor.shims.rules.hoisted_results import HoistedResult, describe_results
 from exportdoctor.shims.rules.more_inputs import Recorded, is_made_here, taking_more
+from exportdoctor.shims.rules.tensor_sizes import replace_sizes
 from exportdoctor.targets.eager import copy_inputs, restore_afterwards
 
 _READS = frozenset({"item", "tolist", "__int__"})
@@ -46,10 +50,17 @@ class _Read:
 
 
 def _watch_reads(answer: Callable[[_Read, Callable[[], Any]], Any]) -> Any:
-    """Within it `answer` gives the result of each read that the user's code makes."""
+    """Within it `answer` gives the result of each read that the user's code makes, or torch for a size."""
+    from torch import Tensor
     from torch.overrides import TorchFunctionMode
 
     counts: Counter[tuple[str, str, int]] = Counter()
+
+    def ask(name: str, frame: FrameType, compute: Callable[[], Any]) -> Any:
+        place = name, frame.f_code.co_filename, frame.f_lineno
+        read = _Read(*place, counts[place], frame.f_globals)
+        counts[place] += 1
+        return answer(read, compute)
 
     class Reading(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -57,19 +68,30 @@ def _watch_reads(answer: Callable[[_Read, Callable[[], Any]], Any]) -> Any:
             whole = name == "item" and frame.f_code is _Whole.__new__.__code__
             if whole and frame.f_back is not None:
                 name, frame = "__int__", frame.f_back
-            if name not in _READS or not is_user_file(frame.f_code.co_filename):
-                return func(*args, **(kwargs or {}))
-            place = name, frame.f_code.co_filename, frame.f_lineno
-            read = _Read(*place, counts[place], frame.f_globals)
-            counts[place] += 1
+            if name in _READS and is_user_file(frame.f_code.co_filename):
 
-            def compute() -> Any:
-                made = func(*args, **(kwargs or {}))
-                return _as_whole(made) if whole else made
+                def compute() -> Any:
+                    made = func(*args, **(kwargs or {}))
+                    return _as_whole(made) if whole else made
 
-            return answer(read, compute)
+                return ask(name, frame, compute)
+            asking = _user_frame(frame)
+            if asking is not None:
+
+                def number(size: Any) -> Any:
+                    return ask("size", asking, size.item) if isinstance(size, Tensor) else size
+
+                args, kwargs = replace_sizes(func, args, kwargs or {}, number)
+            return func(*args, **(kwargs or {}))
 
     return Reading()
+
+
+def _user_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame of the user's code: torch's own calls operators for it."""
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
 
 
 def _record_reads(call: ExportCall, inputs: Inputs) -> list[_Read]:
@@ -196,14 +218,18 @@ SHIM = Shim(
     soundness="signature",
     enter=_enter,
     does=(
-        "Numbers that Python reads by item(), tolist() or int(), and that follow from whole-number inputs "
-        "and the configuration alone, are read before the export. Each becomes the size of an input without elements, "
-        "so that shapes and comparisons that depend on it stay symbolic."
+        "Numbers that Python reads by item(), tolist() or int(), or torch from a tensor that is given as a size, and "
+        "that follow from whole-number inputs and the configuration alone, are read before the export. Each becomes "
+        "the size of an input without elements, so that shapes and comparisons that depend on it stay symbolic."
     ),
     cures=(
         Cure(
             kinds=("data_dependent_value", "data_dependent_guard", "dynamic_dim_specialised", "unsupported_python"),
             where=r"\bint\(|\.item\(|\.tolist\(",
+        ),
+        Cure(
+            kinds=("data_dependent_value", "data_dependent_guard", "dynamic_dim_specialised"),
+            operator=r"\bitem\b|_local_scalar_dense",
         ),
     ),
     needs={"torch": ">=2.8"},
@@ -211,6 +237,7 @@ SHIM = Shim(
     retire="torch.export traces numbers that are read from inputs",
     rank=22,
     conflicts=("strict",),
+    late=True,
     replaces=(
         Replacement(
             target="the inputs of the program",

@@ -34,27 +34,34 @@ def taking_more(
     those that it is given."""
     module, kind = call.module, type(call.module)
     names = [name for result in results for name in result.names if name]
-    with patch_attribute(kind, "forward", _with_parameters(kind.forward, module, names, take)):
+    own = vars(module).get("forward")  # a part spells out keywords there, which hides the forward of the class
+    holder, forward = (kind, kind.forward) if own is None else (module, own)
+    taking = _with_parameters(forward, names, take, lambda args: own is not None or args[0] is module)
+    with patch_attribute(holder, "forward", taking):
         bundled = call.kwargs.keys() - inspect.signature(module.forward).parameters.keys()
         yield call.with_options(flat_forward=call.options.flat_forward or bool(bundled))
 
 
 def _with_parameters(
-    forward: Callable[..., Any], root: Any, names: Sequence[str], take: Callable[[Named], AbstractContextManager[None]]
+    forward: Callable[..., Any],
+    names: Sequence[str],
+    take: Callable[[Named], AbstractContextManager[None]],
+    is_root: Callable[[tuple[Any, ...]], bool],
 ) -> Callable[..., Any]:
     @functools.wraps(forward)
-    def forward_taking(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def forward_taking(*args: Any, **kwargs: Any) -> Any:
         taken = {name: kwargs.pop(name) for name in names if name in kwargs}
-        if self is not root or not taken:
-            return forward(self, *args, **kwargs)
+        if not taken or not is_root(args):
+            return forward(*args, **kwargs)
         with take(taken):
-            return forward(self, *args, **kwargs)
+            return forward(*args, **kwargs)
 
-    signature = inspect.signature(forward)
+    forward_taking.__signature__ = _with_names(inspect.signature(forward), names)  # type: ignore[attr-defined]
+    return forward_taking
+
+
+def _with_names(signature: inspect.Signature, names: Sequence[str]) -> inspect.Signature:
     known = list(signature.parameters.values())
     last = [parameter for parameter in known if parameter.kind is parameter.VAR_KEYWORD]
     more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in names]
-    forward_taking.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[*(one for one in known if one not in last), *more, *last]
-    )
-    return forward_taking
+    return signature.replace(parameters=[*(one for one in known if one not in last), *more, *last])

@@ -74,7 +74,7 @@ def default_part(subject: ModelContext, *, name: str = "default") -> BuiltPart:
             if more is not None:
                 return more
         how = _without_processors(subject)
-        because = f"{why} ({how})" if how else why
+        because = f"{why} ({how})" if why and how else why
         return replace(part, left_out=proposal.left_out, because=because)
     repaired = _repaired_part(subject, name) if search.repairs else None
     if repaired is None:

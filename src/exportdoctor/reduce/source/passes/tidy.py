@@ -17,9 +17,14 @@ def drop_idle_statements(source: str) -> str:
 
 
 def _is_idle(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Pass) or (
-        isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant | ast.Name)
-    )
+    return isinstance(statement, ast.Pass) or (isinstance(statement, ast.Expr) and _is_plain(statement.value))
+
+
+def _is_plain(value: ast.expr) -> bool:
+    """Whether it is a constant, a name, or some of them in a tuple or list."""
+    if isinstance(value, ast.Tuple | ast.List):
+        return all(map(_is_plain, value.elts))
+    return isinstance(value, ast.Constant | ast.Name)
 
 
 def rename_exported_class(source: str, name: str) -> str:
