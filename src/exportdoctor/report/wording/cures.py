@@ -308,7 +308,7 @@ def next_commands(report: Report) -> tuple[tuple[str, str], ...]:
         first = report.findings[0].id
         commands.append((f"exportdoctor explain {first}", "why it fails, and how to rewrite the line"))
         if locate := report.findings[0].locate:
-            commands.append((locate, "the node and the line where the numbers begin to differ"))
+            commands.append((locate, "the node and the line where the numbers begin to differ, if there is one"))
         else:
             commands.append((f"exportdoctor repro {first}", "a minimal script that fails in the same way"))
     part = next((part for part in report.parts if exports_with_shims(part) or _passes_by_default(part)), None)

@@ -334,7 +334,7 @@ def next_step(finding: Finding) -> str:
     Where numbers differ, the command that finds out where.
     """
     if finding.locate:
-        return f"{finding.locate} names the node and the line where the numbers begin to differ."
+        return f"{finding.locate} names the node and the line where the numbers begin to differ, if there is one."
     issues = (issue for issue in finding.known_issues if not issue.elsewhere)
     workaround = next((issue.workaround for issue in issues if issue.workaround), "")
     if is_torchscript(finding):
