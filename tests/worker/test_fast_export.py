@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run.events import ProbeFinished, ProbeStarted
 from exportdoctor.targets.built import BuiltPart
@@ -302,49 +300,3 @@ def test_a_node_notes_its_memory_format_only_where_asking_may_add_a_guard(
     formats = [node.meta["tensor_meta"].memory_format for node in program.graph.nodes if "tensor_meta" in node.meta]
     assert formats
     assert any(formats) == noted
-
-
-class Repeated(nn.Module):
-    """Asks for some results twice, for some five times, and for one in two guises that share an entry's key but for a
-    size."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for _ in range(5):
-            x = (x.unsqueeze(1) + 1).squeeze(1).sigmoid()
-        return torch.cat([x, x[1:]]).sigmoid() + torch.cat([x[1:], x]).tanh()
-
-
-@pytest.mark.parametrize("shapes", [None, ({0: Dim.DYNAMIC},)])
-def test_an_entry_of_a_symbolic_result_is_made_when_it_is_asked_for_again(shapes: Any) -> None:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    module, args = Repeated(), (torch.randn(4, 3),)
-    plain = torch.export.export(module, args, dynamic_shapes=shapes, strict=False)
-    made, computed = list[str](), list[str]()
-    make: Any = FakeTensorMode._make_cache_entry
-    compute: Any = FakeTensorMode._dispatch_impl
-
-    @functools.wraps(make)
-    def make_and_note(mode: Any, state: Any, key: Any, func: Any, *rest: Any) -> Any:
-        made.append(str(func))
-        return make(mode, state, key, func, *rest)
-
-    def compute_and_note(mode: Any, func: Any, *rest: Any) -> Any:
-        computed.append(str(func))
-        return compute(mode, func, *rest)
-
-    with (
-        patch_attribute(FakeTensorMode, "_make_cache_entry", make_and_note),
-        patch_attribute(FakeTensorMode, "_dispatch_impl", compute_and_note),
-        FastExport().within(),
-    ):
-        FakeTensorMode.cache_clear()
-        program = torch.export.export(module, args, dynamic_shapes=shapes, strict=False)
-        finish_graphs(program)
-    assert program.graph_module.code == plain.graph_module.code
-    assert str(program.range_constraints) == str(plain.range_constraints)
-    assert [str(node.meta.get("val")) for node in program.graph.nodes] == [
-        str(node.meta.get("val")) for node in plain.graph.nodes
-    ]
-    assert made.count("aten.unsqueeze.default") == 1
-    assert computed.count("aten.unsqueeze.default") == (1 if shapes is None else 2)  # of five times and more

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 from exportdoctor.core.patch_attribute import patch_attribute
@@ -121,7 +119,6 @@ def skip_cache_entries(skip: Callable[[Sequence[Any]], bool]) -> AbstractContext
 
     make: Callable[..., Any] = FakeTensorMode._make_cache_entry
 
-    @functools.wraps(make)
     def make_entry(mode: Any, *rest: Any) -> Any:
         if skip(rest[-1] if isinstance(rest[-1], tuple) else rest[-1:]):
             raise _BypassDispatchCache("the result has an unbacked size")
@@ -143,70 +140,6 @@ RESULT_CACHE = Hook(
     lost="such exports take up to twice as long",
     seen_on=("2.13.0",),
     is_there=_has_result_cache,
-)
-
-
-_COMPUTED_ONCE = "the result has a symbolic size and was computed once"
-
-
-def make_cache_entries_late() -> AbstractContextManager[Any]:
-    """Within it, an operator's result of symbolic sizes gets an entry in the cache of fake results when it is computed
-    for a second time. To make an entry, torch (2.13) builds the result again, and many are needed once or twice.
-    """
-    if not LATE_ENTRIES.is_supported():
-        return nullcontext()
-    from torch._subclasses import fake_tensor
-
-    make: Callable[..., Any] = fake_tensor.FakeTensorMode._make_cache_entry
-    computed: set[Any] = set()
-
-    @functools.wraps(make)
-    def make_entry(mode: Any, state: Any, key: Any, *rest: Any) -> Any:
-        results = rest[-1] if isinstance(rest[-1], tuple) else rest[-1:]
-        if any(is_fake(one) and one._has_symbolic_sizes_strides for one in results) and key not in computed:
-            raise fake_tensor._BypassDispatchCache(_COMPUTED_ONCE)
-        return make(mode, state, key, *rest)
-
-    def note_or_keep(keep: Callable[..., None]) -> Callable[..., None]:
-        """torch keeps a bypass as an entry, too, and would never ask again."""
-
-        def set_key(cache: Any, key: Any, entry: Any) -> None:
-            if getattr(entry, "reason", None) is _COMPUTED_ONCE:
-                key.strip_shape_env()
-                computed.add(key)
-            else:
-                keep(cache, key, entry)
-
-        return set_key
-
-    stack = ExitStack()
-    stack.enter_context(patch_attribute(fake_tensor.FakeTensorMode, "_make_cache_entry", make_entry))
-    for name in _KEEPS:
-        stack.enter_context(patch_attribute(fake_tensor, name, note_or_keep(vars(fake_tensor)[name])))
-    return stack
-
-
-_KEEPS = ("_set_cache_key", "_set_cache_key_for_shape_env")
-
-
-def _has_late_entries() -> bool:
-    from torch._subclasses import fake_tensor
-
-    make: Any = inspect.unwrap(fake_tensor.FakeTensorMode._make_cache_entry)
-    names = make.__code__.co_varnames[:7]
-    same = names == ("self", "state", "key", "func", "args", "kwargs", "output")
-    key = getattr(fake_tensor, "_DispatchCacheKey", None)
-    keeps = all(callable(vars(fake_tensor).get(name)) for name in _KEEPS)
-    return same and keeps and hasattr(key, "strip_shape_env") and _has_result_cache()
-
-
-LATE_ENTRIES = Hook(
-    id="late-cache-entries",
-    api="FakeTensorMode._make_cache_entry, _set_cache_key and _set_cache_key_for_shape_env of its file",
-    used_for="exports of small models with dynamic sizes in less time",
-    lost="such exports take up to a third longer",
-    seen_on=("2.13.0",),
-    is_there=_has_late_entries,
 )
 
 
@@ -242,4 +175,4 @@ FAKE_DISPATCH = Hook(
     is_there=_has_fake_dispatch,
 )
 
-HOOKS = (FAKE_TENSORS, RESULT_CACHE, LATE_ENTRIES, FAKE_DISPATCH)
+HOOKS = (FAKE_TENSORS, RESULT_CACHE, FAKE_DISPATCH)

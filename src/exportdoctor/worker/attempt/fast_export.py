@@ -17,7 +17,7 @@ from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.frames import is_defined_in_torch
 from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
-from exportdoctor.torch_internals.fake_tensors import fake_tensor_class, make_cache_entries_late, skip_cache_entries
+from exportdoctor.torch_internals.fake_tensors import fake_tensor_class, skip_cache_entries
 from exportdoctor.torch_internals.graph_modules import (
     compile_graphs_once,
     keep_source_lines_unread,
@@ -50,7 +50,6 @@ class FastExport:
     def while_tracing(self) -> Iterator[None]:
         """The shortcuts that work in any mode."""
         with (
-            make_cache_entries_late(),
             skip_cache_entries(self._has_unbacked_size),
             keep_source_lines_unread(),
             walk_node_stacks(),
