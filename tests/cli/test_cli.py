@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import marshal
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 
@@ -510,6 +512,17 @@ def test_a_fault_of_our_own_is_one_line_and_a_log(capsys: pytest.CaptureFixture[
     log = Path(line.rpartition("Traceback: ")[2].strip())
     assert log.is_relative_to(tmp_path / "home")
     assert "1 / 0" in log.read_text()
+
+
+def test_what_click_takes_for_the_end_of_a_prompt_is_no_interruption(capsys: pytest.CaptureFixture[str]) -> None:
+    """A file of compiled code that a full disk has cut off raises EOFError."""
+    with pytest.raises(EOFError) as raised:
+        marshal.loads(b"")
+    abort = click.Abort()
+    abort.__cause__ = raised.value
+    assert print_error(abort) == ExitCode.INTERNAL
+    assert "EOFError" in capsys.readouterr().err
+    assert print_error(click.Abort()) == ExitCode.INTERRUPTED
 
 
 def test_a_log_that_cannot_be_kept_at_home_is_kept_elsewhere(

@@ -79,7 +79,7 @@ def test_a_failure_is_told_once_of_the_module_in_which_it_lies() -> None:
         "by_tensor": (("by_tensor",), "data_dependent_value"),  # and not the list, which no one calls
         "by_hook.proj": (("by_hook.proj",), "data_dependent_guard"),  # whose hook is a method of its parent
         "script.scale.0": (("script.scale.0",), "python_error"),
-        "mapped": (("mapped",), "python_error"),  # and not its child, which gets one row at a time
+        "mapped": (("mapped",), "vmap"),  # and not its child, which gets one row at a time
     }
     statuses = {module.fqn: module.status for module in report.parts[0].modules}
     assert statuses["mapped.proj"] == "pass"

@@ -55,6 +55,7 @@ def command(*arguments: str, folder: Path, limit: int = 0) -> subprocess.Complet
     code = f"import sys; from exportdoctor.cli.main import run; sys.exit(run({['export', *arguments]!r}))"
     paths = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "PYTHONPATH": paths, "EXPORTDOCTOR_HOME": str(folder / "home")}
+    environment |= {"PYTHONDONTWRITEBYTECODE": "1"} if limit else {}  # it would be cut off, too
     full = (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))) if limit else None
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=folder, preexec_fn=full

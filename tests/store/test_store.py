@@ -228,7 +228,7 @@ def test_when_the_disk_refuses_the_events_go_on_and_the_file_stays_whole(tmp_pat
     )
     done = subprocess.run(
         [sys.executable, "-c", program, tmp_path / "run"],
-        env=_environment(),
+        env=_environment() | {"PYTHONDONTWRITEBYTECODE": "1"},  # it would be cut off, too
         capture_output=True,
         text=True,
         check=True,

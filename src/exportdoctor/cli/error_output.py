@@ -38,6 +38,8 @@ def print_error(error: BaseException) -> int:
         case click.ClickException():
             print_line(_click_line(error))
             return ExitCode.USAGE
+        case click.Abort() if isinstance(error.__cause__, EOFError):  # click takes it for the end of a prompt
+            return _print_internal_error(error.__cause__)
         case KeyboardInterrupt() | click.Abort():
             print_line("interrupted")
             return ExitCode.INTERRUPTED
