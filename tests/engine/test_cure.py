@@ -265,14 +265,16 @@ def test_alternatives_come_from_exchanging_a_shim_and_are_ranked_by_soundness_th
     ]
 
 
-def test_a_shim_that_does_not_apply_does_not_take_the_turn_of_what_stands_behind_it() -> None:
-    """Two sets are tried beyond the cure: one for either shim, though three shims for the first do not apply."""
+@pytest.mark.parametrize("applies", [False, True])
+def test_a_shim_without_any_effect_does_not_take_the_turn_of_what_stands_behind_it(applies: bool) -> None:
+    """Two sets are tried beyond the cure: one for either shim, though three shims for the first do not apply, or leave
+    the failure as it was."""
     idle = tuple(shim(f"n{nth}", 1) for nth in range(3))
     shims = (shim("a", 1), shim("b", 2), *idle, shim("other-a", 1, soundness="signature"), shim("c", 2), shim("d", 2))
     cured = failing_part(2, {"a": 1, "b": 2, "other-a": 1})
     refused = Outcome(probe="", status=OutcomeStatus.NOT_APPLICABLE, note="nothing to change")
     found = run_search(
-        lambda probe: refused if {"n0", "n1", "n2"} & {*probe.shims} else cured(probe), shims
+        lambda probe: refused if not applies and {"n0", "n1", "n2"} & {*probe.shims} else cured(probe), shims
     ).prescription
     assert found is not None
     assert found.shims == ("a", "b")

@@ -21,8 +21,8 @@ from exportdoctor.engine.probe_driver import Prefetch, ProbeSteps
 from exportdoctor.shims import Shim
 
 MOST_TRIES = 2
-"""Sets tried beyond the cure, each an export; the shims of the cure take turns. One that does not apply costs next to
-nothing: it neither counts nor takes the turn."""
+"""Sets tried beyond the cure, each an export; the shims of the cure take turns. One that does not apply, or leaves the
+failure as it was, costs little: it neither counts nor takes the turn."""
 
 Turn = tuple[str, deque[Shim]]
 """A shim of the cure, and those that were not yet tried in its place."""
@@ -65,7 +65,7 @@ def find_alternatives(
                 continue
             proved = _would_lead(shims, found, catalogue)
             trial = yield from try_set(shims, best.failure_of(name), proved=proved)
-            if trial.result == "not_applicable":
+            if trial.result in ("not_applicable", "same"):
                 continue
             if trial.result == "cured":
                 chain = tuple((shim.id if one == name else one, failure) for one, failure in best.chain)
