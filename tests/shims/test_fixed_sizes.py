@@ -22,7 +22,7 @@ from exportdoctor.shims.rules.tensor_lengths import length_of
 
 
 class Windows(nn.Module):
-    """Sums over windows, which need not join; `start` may be a size as well."""
+    """Sums over windows, which need not join; `start` and `step` may be sizes as well."""
 
     def __init__(self, start: int, step: int, width: int) -> None:
         super().__init__()
@@ -31,14 +31,15 @@ class Windows(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         rows = x.shape[0]
         begin = rows // 3 if self.start < 0 else self.start
-        sums = [x[first : min(rows, first + self.width)].sum(0) for first in range(begin, rows, self.step)]
+        step = rows // -self.step if self.step < 0 else self.step
+        sums = [x[first : min(rows, first + self.width)].sum(0) for first in range(begin, rows, step)]
         return torch.stack([x.sum(0), *sums])
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_program_with_counted_loops_is_eagers_or_refuses(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "step"), [(0, 0), (1, 0), (2, 0), (3, 0), (4, -1), (5, -2), (6, -4)])
+def test_a_program_with_counted_loops_is_eagers_or_refuses(seed: int, step: int) -> None:
     draw = random.Random(seed)
-    module = Windows(draw.choice([-1, 0, 1, 2]), draw.randint(2, 9), draw.randint(2, 9))
+    module = Windows(draw.choice([-1, 0, 1, 2]), step or draw.randint(2, 9), draw.randint(2, 9))
     call = ExportCall(module=module, args=(torch.randn(draw.randint(9, 14), 2),), dynamic_shapes=({0: Dim.DYNAMIC},))
     with apply_shims([find("loops-by-count")], call) as changed:
         program = export_program(changed).module()

@@ -118,6 +118,23 @@ class Grouping(nn.Module):
         return x.unflatten(1, (int(self.groups), -1)).flip(1).flatten(1)
 
 
+class Striding(nn.Module):
+    """Pads rows to whole steps of a stride that is a buffer."""
+
+    stride: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("stride", torch.tensor(4), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        steps = torch.ceil(x.shape[0] / self.stride).to(torch.int64)
+        missing = steps * self.stride - x.shape[0]
+        if missing > 0:
+            x = F.pad(x, [0, 0, 0, missing])  # type: ignore[list-item]
+        return x.unflatten(0, (-1, 4)).sum(1)
+
+
 class Positions(nn.Module):
     """As many positions as rows."""
 
@@ -592,6 +609,9 @@ CASES: dict[str, Case] = {
     ),
     "state-as-constants": case(
         Grouping, [(torch.randn(5, 4),), (torch.randn(2, 4),), (torch.randn(9, 4),)], "data-dependent", (_FREE,)
+    ),
+    "sizes-from-buffers": case(
+        Striding, [(torch.randn(5, 2),), (torch.randn(7, 2),), (torch.randn(11, 2),)], "data-dependent", (_FREE,)
     ),
     "ranges-by-arange": case(
         Positions, [(torch.randn(5, 2),), (torch.randn(2, 2),), (torch.randn(9, 2),)], "Constraints violated", (_FREE,)

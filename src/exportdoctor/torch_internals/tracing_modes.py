@@ -55,7 +55,7 @@ MODES = Hook(
     id="dispatch-modes",
     api="torch.utils._python_dispatch._disable_current_modes, torch._C.{DisableTorchFunction, _EnableTorchFunction}",
     used_for="shims that compute a known value while torch traces",
-    lost="the shims frozen-values and state-as-constants are not applicable",
+    lost="the shims frozen-values, state-as-constants and sizes-from-buffers are not applicable",
     seen_on=("2.13.0",),
     is_there=_has_modes,
 )

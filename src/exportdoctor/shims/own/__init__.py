@@ -34,6 +34,7 @@ from exportdoctor.shims.rules import (
     hoisted_reads,
     joined_split,
     scanned_loops,
+    sizes_from_buffers,
     sizes_from_one,
     tensor_lengths,
 )
@@ -59,6 +60,7 @@ OWN = (
     module_conversion.SHIM,
     counted_loops.SHIM,
     scanned_loops.SHIM,
+    sizes_from_buffers.SHIM,
     sizes_from_one.SHIM,
     tensor_lengths.SHIM,
     eager_attention.SHIM,

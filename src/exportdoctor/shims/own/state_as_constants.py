@@ -6,23 +6,19 @@ value, it gets the real one, and the program asserts that the traced one equals 
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.cure_pattern import Cure
-from exportdoctor.shims.eager_run import run_copy
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.own.known_values import draws_at_random, writes_to_first
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+from exportdoctor.shims.state_run import LARGEST, assert_equal, following_state, memory_of, tensors_in
 from exportdoctor.torch_internals.fake_tensors import is_fake
 from exportdoctor.torch_internals.tracing_modes import outside_all_modes
 from exportdoctor.torch_internals.trees import tree_leaves, tree_map
 
-_LARGEST = 2**20
-"""Elements of a tensor of the state that is followed, and of what is computed from it."""
 _READS = frozenset({"item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__"})
 """Methods of one tensor by which Python gets a value."""
 _LONGEST_LIST = 20_000
@@ -44,11 +40,11 @@ class KnownState:
             value = _value_of(func, known[1])
             if value is not None:
                 self.read |= known[2]
-                _assert_equal(args[0], known[1], " and ".join(sorted(known[2])))
+                _assert_equal(args[0], known[1], known[2])
                 return value
         made = func(*args, **kwargs)
         if writes_to_first(func) or "out" in kwargs:
-            self._forget(_tensors_in((args[:1], kwargs.get("out"))))
+            self._forget(tensors_in((args[:1], kwargs.get("out"))))
         else:
             self._note(func, args, kwargs, made)
         return made
@@ -57,7 +53,7 @@ class KnownState:
         """Compute for real what follows from known values alone."""
         import torch
 
-        tensors, results = _tensors_in((args, kwargs)), _tensors_in(made)
+        tensors, results = tensors_in((args, kwargs)), tensors_in(made)
         if not tensors or not results or not all(id(tensor) in self._real for tensor in tensors):
             return
         symbols = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -65,13 +61,13 @@ class KnownState:
             return
         real_args, real_kwargs = tree_map(self._real_of, (args, kwargs))
         with outside_all_modes():
-            real = _tensors_in(func(*real_args, **real_kwargs))
+            real = tensors_in(func(*real_args, **real_kwargs))
         names = frozenset().union(*(self._real[id(tensor)][2] for tensor in tensors))
         if len(real) == len(results):
             self._real |= {
                 id(one): (one, value, names)
                 for one, value in zip(results, real, strict=True)
-                if value.numel() <= _LARGEST
+                if value.numel() <= LARGEST
             }
 
     def _real_of(self, value: Any) -> Any:
@@ -79,19 +75,8 @@ class KnownState:
 
     def _forget(self, written: list[Any]) -> None:
         """What shares memory with a tensor that is written to is not known any more."""
-        memory = {_memory_of(one) for one in written}
-        self._real = {key: known for key, known in self._real.items() if _memory_of(known[0]) not in memory}
-
-
-def _tensors_in(values: Any) -> list[Any]:
-    import torch
-
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
-
-
-def _memory_of(tensor: Any) -> int:
-    with outside_all_modes():
-        return int(tensor.untyped_storage()._cdata)
+        memory = {memory_of(one) for one in written}
+        self._real = {key: known for key, known in self._real.items() if memory_of(known[0]) not in memory}
 
 
 def _value_of(func: Any, real: Any) -> Any:
@@ -105,80 +90,21 @@ def _value_of(func: Any, real: Any) -> Any:
             return None
 
 
-def _assert_equal(traced: Any, real: Any, names: str) -> None:
+def _assert_equal(traced: Any, real: Any, names: frozenset[str]) -> None:
     import torch
 
-    with outside_all_modes():
-        values, dtype = real.tolist(), real.dtype
     if is_fake(traced):
-        same = traced == torch.tensor(values, dtype=dtype, device=traced.device)
-        torch.ops.aten._assert_async.msg(same.all(), f"a value that follows from {names} is not that at the export")
-
-
-def _mode_of(known: KnownState) -> Any:
-    from torch.overrides import TorchFunctionMode
-
-    class ReadsKnownState(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return known.call(func, args, kwargs or {})
-
-    return ReadsKnownState()
-
-
-def _state_of(module: Any) -> dict[str, Any]:
-    """The buffers and parameters by name, those that are small enough."""
-    named = (*module.named_buffers(remove_duplicate=False), *module.named_parameters(remove_duplicate=False))
-    return {name: tensor for name, tensor in named if tensor.numel() <= _LARGEST}
-
-
-def _with_known_state(
-    forward: Callable[..., Any], root: Any, real: Mapping[str, Any], note: Callable[[KnownState], None]
-) -> Callable[..., Any]:
-    """A forward of the root in which what follows from its state alone is known."""
-
-    @functools.wraps(forward)
-    def with_known_state(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self is not root:
-            return forward(self, *args, **kwargs)
-        known = KnownState({name: one for name, one in _state_of(self).items() if name in real}, real)
-        with _mode_of(known):
-            try:
-                return forward(self, *args, **kwargs)
-            finally:
-                note(known)
-
-    return with_known_state
+        with outside_all_modes():
+            values, dtype = real.tolist(), real.dtype
+        assert_equal(traced, torch.tensor(values, dtype=dtype, device=traced.device), names)
 
 
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
-    import torch
-
-    root, read, changed = call.module, set[str](), set[str]()
-    real = {name: one.detach().clone() for name, one in _state_of(root).items() if not is_fake(one) and not one.is_meta}
-
-    def note(known: KnownState) -> None:
-        now = _state_of(root)
-        read.update(known.read)
-        changed.update(name for name in known.read if name not in now or not torch.equal(now[name], real[name]))
-
-    kind = type(root)
-    # what was read before eager raised is asserted like everything else
-    with torch.no_grad(), suppress(Exception), _patch_forward(kind, root, real, note):
-        run_copy(call)
-    if not read:
-        raise NotApplicable("Python reads no value that follows from buffers and parameters alone")
-    if changed:
-        raise NotApplicable(f"forward changes {', '.join(sorted(changed))}, which Python reads")
-    with _patch_forward(kind, root, real):
-        yield call
-
-
-def _patch_forward(
-    kind: Any, root: Any, real: Mapping[str, Any], note: Callable[[KnownState], None] = lambda known: None
-) -> AbstractContextManager[None]:
-    """Within it, the state of `root` is known in its forward; `note` gets what was known at the end of each call."""
-    return patch_attribute(kind, "forward", _with_known_state(kind.forward, root, real, note))
+    with following_state(call, KnownState) as (changed, runs):
+        if not any(known.read for known in runs):
+            raise NotApplicable("Python reads no value that follows from buffers and parameters alone")
+        yield changed
 
 
 SHIM = Shim(

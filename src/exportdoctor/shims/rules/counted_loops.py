@@ -21,13 +21,13 @@ _STEPS = "_steps_of"
 
 
 def steps_of(start: Any, stop: Any, step: Any) -> Sequence[Any]:
-    """`range(start, stop, step)`. With symbolic sizes and a positive whole step only the number of values is fixed."""
+    """`range(start, stop, step)`. With symbolic sizes and a positive step only the number of values is fixed."""
     import torch
 
-    ends = (start, stop)
-    symbolic = any(isinstance(one, torch.SymInt) for one in ends)
-    whole = all(isinstance(one, torch.SymInt | int) for one in ends)  # a tensor is neither, and wraps around
-    if not symbolic or not whole or not isinstance(step, int) or step < 1:
+    given = (start, stop, step)
+    symbolic = any(isinstance(one, torch.SymInt) for one in given)
+    whole = all(isinstance(one, torch.SymInt | int) for one in given)  # a tensor is neither, and wraps around
+    if not symbolic or not whole or step < 1:
         return range(start, stop, step)
     return [start + step * number for number in range(int((stop - start + step - 1) // step))]
 

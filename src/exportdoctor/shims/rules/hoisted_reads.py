@@ -9,18 +9,16 @@ found by running the untouched module up to the last of them.
 
 from __future__ import annotations
 
-import builtins
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FrameType
 from typing import Any
 
 from exportdoctor.core.failure.frames import is_user_file
-from exportdoctor.core.patch_attribute import patch_item
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall, Inputs, Named
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
@@ -28,6 +26,7 @@ from exportdoctor.shims.rules.clean_values import follow_values
 from exportdoctor.shims.rules.hoisted_results import HoistedResult, describe_results
 from exportdoctor.shims.rules.more_inputs import Recorded, is_made_here, taking_more
 from exportdoctor.shims.rules.tensor_sizes import replace_sizes
+from exportdoctor.shims.rules.whole_numbers import INT, as_whole, symbolic_int
 from exportdoctor.targets.eager import copy_inputs, restore_afterwards
 
 _READS = frozenset({"item", "tolist", "__int__"})
@@ -65,14 +64,14 @@ def _watch_reads(answer: Callable[[_Read, Callable[[], Any]], Any]) -> Any:
     class Reading(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name, frame = getattr(func, "__name__", ""), sys._getframe(1)
-            whole = name == "item" and frame.f_code is _Whole.__new__.__code__
+            whole = name == "item" and frame.f_code is INT
             if whole and frame.f_back is not None:
                 name, frame = "__int__", frame.f_back
             if name in _READS and is_user_file(frame.f_code.co_filename):
 
                 def compute() -> Any:
                     made = func(*args, **(kwargs or {}))
-                    return _as_whole(made) if whole else made
+                    return as_whole(made) if whole else made
 
                 return ask(name, frame, compute)
             asking = _user_frame(frame)
@@ -155,44 +154,15 @@ def _compute_inputs(module: Any, reads: Mapping[_Read, HoistedResult], named: Na
         return result
 
     own = {name: value for name, value in named.items() if not is_made_here(name)}
-    with torch.no_grad(), restore_afterwards(module), suppress(Recorded), _watch_reads(note), _whole_numbers(reads):
+    with torch.no_grad(), restore_afterwards(module), suppress(Recorded), _watch_reads(note), _symbolic_int(reads):
         module(**copy_inputs(own))
     if left:
         raise ValueError("fewer values are read than at the export")
     return found
 
 
-class _WholeType(type):
-    def __instancecheck__(cls, value: Any) -> bool:
-        import torch
-
-        return isinstance(value, builtins.int | torch.SymInt)
-
-
-class _Whole(int, metaclass=_WholeType):
-    """`int` in the modules that read numbers: of a tensor it gives what `item` gives, which need not be an `int`."""
-
-    def __new__(cls, value: Any = 0, *rest: Any) -> Any:
-        import torch
-
-        return _as_whole(value.item() if isinstance(value, torch.Tensor) else value, *rest)
-
-
-def _as_whole(value: Any, *rest: Any) -> Any:
-    import torch
-
-    return value if isinstance(value, torch.SymInt) else builtins.int(value, *rest)
-
-
-@contextmanager
-def _whole_numbers(reads: Iterable[_Read]) -> Iterator[None]:
-    """Within it `int(tensor)` may give a symbolic size in the modules that call it."""
-    namespaces = {id(read.namespace): read.namespace for read in reads if read.name == "__int__"}
-    with ExitStack() as stack:
-        for namespace in namespaces.values():
-            if "int" not in namespace:
-                stack.enter_context(patch_item(namespace, "int", _Whole))
-        yield
+def _symbolic_int(reads: Iterable[_Read]) -> AbstractContextManager[None]:
+    return symbolic_int(read.namespace for read in reads if read.name == "__int__")
 
 
 @contextmanager
@@ -208,7 +178,7 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
             yield
 
     changed = call.with_inputs(partial(_compute_inputs, call.module, reads))
-    with _whole_numbers(reads), taking_more(changed, tuple(reads.values()), take) as taking:
+    with _symbolic_int(reads), taking_more(changed, tuple(reads.values()), take) as taking:
         yield taking
 
 

@@ -21,9 +21,17 @@ _ONE_SIZE = frozenset({"new_full", "full"})
 _SIZES_BY_NAME = frozenset({"size", "shape", "sizes", "split_size_or_sections", "start", "length", "dims"})
 
 
-def replace_sizes(func: Any, args: Any, kwargs: Any, number: Callable[[Any], Any]) -> tuple[Any, Any]:
-    """The arguments of the call, with `number` of each size that is symbolic or a whole number in a tensor."""
+def replace_sizes(
+    func: Any, args: Any, kwargs: Any, number: Callable[[Any], Any], *, pads: bool = False
+) -> tuple[Any, Any]:
+    """The arguments of the call, with `number` of each size that is symbolic or a whole number in a tensor.
+
+    With `pads` also of what `pad` adds, which may be negative.
+    """
     name = getattr(func, "__name__", "")
+    if pads and name == "pad":
+        kwargs = {key: _in_sizes(value, number) if key == "pad" else value for key, value in kwargs.items()}
+        return (*args[:1], *_in_sizes(args[1:2], number), *args[2:]), kwargs
     if name == "__getitem__":
         return (args[0], _in_slices(args[1], number)), kwargs
     if name not in _METHODS and name not in _FACTORIES:
