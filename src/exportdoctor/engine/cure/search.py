@@ -227,7 +227,7 @@ class CureSearch:
             if trial.result == "moved" and not trial.note:
                 frontier.widen(candidate.shims, trial.outcome, chain=candidate.chain)
                 self.met.append((candidate.shims, trial.outcome))
-            elif trial.result == "moved" and trial.note == wording.MET_BEFORE:
+            elif trial.met_before:
                 frontier.postpone(candidate.shims, trial.outcome, chain=candidate.chain)
         if found is None and not self.note:
             none_cures = wording.NONE_CURES if target.to == "export" else wording.NONE_CURES_LATER
@@ -268,13 +268,14 @@ class CureSearch:
         """Try a set, and note what came of it."""
         outcome = yield from _ask(target, shims, proved=proved)
         result, note = self._result(before, outcome, shims), wording.try_note(outcome)
-        if result == "moved" and any(self._same(outcome, one) for one in met):
-            note = note or wording.MET_BEFORE
+        met_before = result == "moved" and not note and any(self._same(outcome, one) for one in met)
+        if met_before:
+            note = wording.MET_BEFORE
         if result == "error":
             note = note or wording.raised_note(outcome)
         if result == "cured" and not proved:
             note = note or wording.NOT_PROVED
-        trial = ShimTrial(shims=shims, before=before, outcome=outcome, result=result, note=note)
+        trial = ShimTrial(shims=shims, before=before, outcome=outcome, result=result, note=note, met_before=met_before)
         self.trials.append(trial)
         return trial
 

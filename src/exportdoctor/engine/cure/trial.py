@@ -52,13 +52,14 @@ class SearchTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class ShimTrial:
-    """A set of shims that was tried where `before` was the failure."""
+    """A set of shims that was tried where `before` was the failure; `met_before`: another set had led to its own."""
 
     shims: Ids
     before: Outcome
     outcome: Outcome
     result: ShimResult
     note: str = ""
+    met_before: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
