@@ -140,6 +140,16 @@ class Split(nn.Module):
         return torch.stack([part.mean(0) for part in parts])
 
 
+class Listed(nn.Module):
+    """Its numbers are read as lists, one of which is nested."""
+
+    def forward(self, patches: Tensor, shape: Tensor) -> Tensor:
+        ((_, height, width),) = shape.tolist()
+        image = patches.reshape(height, width, -1)
+        places = torch.arange(shape.prod(-1).tolist()[0])
+        return image.mean(0).sum(0) * places.sum() if height > 1 else image.sum((0, 1))
+
+
 def lengths(*rows: tuple[int, ...]) -> list[tuple[Tensor, Tensor]]:
     torch.manual_seed(0)
     return [(torch.randn(5, 4), torch.tensor(row)) for row in rows]
@@ -189,6 +199,7 @@ def call_of(module: nn.Module, inputs: list[Any], shapes: Any) -> ExportCall:
         (Padded, lengths((3, 5), (2, 7), (9, 9)), (None, None), "hoist-numbers"),
         (Reshaped, grids((4, 4), (4, 6), (6, 2)), (_FREE, None), "hoist-numbers"),
         (Split, pair_of_images((2, 3, 4, 2), (3, 3, 2, 2), (5, 1, 2, 6)), (_FREE, None), "hoist-numbers"),
+        (Listed, grids((4, 4), (4, 6), (6, 2)), (_FREE, None), "hoist-numbers"),
     ],
 )
 def test_the_program_takes_what_is_hoisted_and_answers_as_eager(

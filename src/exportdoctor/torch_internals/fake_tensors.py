@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
+from types import FrameType
 from typing import Any, cast
 
 from exportdoctor.core.patch_attribute import patch_attribute
@@ -175,4 +178,36 @@ FAKE_DISPATCH = Hook(
     is_there=_has_fake_dispatch,
 )
 
-HOOKS = (FAKE_TENSORS, RESULT_CACHE, FAKE_DISPATCH)
+
+@contextmanager
+def around_tolist(answer: Callable[[FrameType, Callable[[], Any]], Any]) -> Iterator[None]:
+    """Within it, `tolist` of a tensor that is being traced is `answer` of the frame that calls it and of what torch
+    makes of it: methods of these classes come before modes of torch functions."""
+    with ExitStack() as stack:
+        for kind in _with_own_tolist() if OWN_TOLIST.is_supported() else ():
+            plain = vars(kind)["tolist"]
+
+            def tolist(self: Any, plain: Callable[[Any], Any] = plain) -> Any:
+                return answer(sys._getframe(1), partial(plain, self))
+
+            stack.enter_context(patch_attribute(kind, "tolist", tolist))
+        yield
+
+
+def _with_own_tolist() -> tuple[type, ...]:
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    return FakeTensor, FunctionalTensor
+
+
+OWN_TOLIST = Hook(
+    id="own-tolist",
+    api="FakeTensor.tolist, torch._subclasses.functional_tensor.FunctionalTensor.tolist",
+    used_for="numbers that a model reads by tolist() as sizes of inputs",
+    lost="hoist-numbers changes nothing where numbers are read by tolist()",
+    seen_on=("2.13.0",),
+    is_there=lambda: all("tolist" in vars(kind) for kind in _with_own_tolist()),
+)
+
+HOOKS = (FAKE_TENSORS, RESULT_CACHE, FAKE_DISPATCH, OWN_TOLIST)

@@ -28,6 +28,7 @@ from exportdoctor.shims.rules.more_inputs import Recorded, is_made_here, taking_
 from exportdoctor.shims.rules.tensor_sizes import replace_sizes
 from exportdoctor.shims.rules.whole_numbers import INT, as_whole, symbolic_int
 from exportdoctor.targets.eager import copy_inputs, restore_afterwards
+from exportdoctor.torch_internals.fake_tensors import around_tolist
 
 _READS = frozenset({"item", "tolist", "__int__"})
 _MOST = 16
@@ -48,7 +49,8 @@ class _Read:
     clean: bool = field(default=False, compare=False)
 
 
-def _watch_reads(answer: Callable[[_Read, Callable[[], Any]], Any]) -> Any:
+@contextmanager
+def _watch_reads(answer: Callable[[_Read, Callable[[], Any]], Any]) -> Iterator[None]:
     """Within it `answer` gives the result of each read that the user's code makes, or torch for a size."""
     from torch import Tensor
     from torch.overrides import TorchFunctionMode
@@ -83,7 +85,11 @@ def _watch_reads(answer: Callable[[_Read, Callable[[], Any]], Any]) -> Any:
                 args, kwargs = replace_sizes(func, args, kwargs or {}, number)
             return func(*args, **(kwargs or {}))
 
-    return Reading()
+    def read_list(frame: FrameType, compute: Callable[[], Any]) -> Any:
+        return ask("tolist", frame, compute) if is_user_file(frame.f_code.co_filename) else compute()
+
+    with around_tolist(read_list), Reading():
+        yield
 
 
 def _user_frame(frame: FrameType | None) -> FrameType | None:
