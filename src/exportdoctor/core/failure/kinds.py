@@ -93,10 +93,13 @@ NUMBERS_DIFFER = "exportdoctor.NumbersDiffer"
 # Those of an attempt that passes, and takes more than the user allows with --slow or --heavy
 SLOW_EXPORT = "exportdoctor.SlowExport"
 HEAVY_EXPORT = "exportdoctor.HeavyExport"
+# That of a program that refuses sizes which eager takes, by a guard that its export made
+SIZES_REFUSED = "exportdoctor.SizesRefused"
 KIND_OF_OUR_EXCEPTION = {
     NUMBERS_DIFFER: FailureKind.NUMBERS,
     SLOW_EXPORT: FailureKind.COSTLY,
     HEAVY_EXPORT: FailureKind.COSTLY,
+    SIZES_REFUSED: FailureKind.DYNAMIC_DIM_SPECIALISED,
 }
 
 

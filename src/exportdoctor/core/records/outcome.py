@@ -261,7 +261,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     `kept_children` gives each child that no opaque op could replace, so that it ran as it is, with the reason.
     `numbers` has a row for each input set on which the exported program was run. `note` is why a shim was not applied.
     `sources` is what the attempt was the first to read, as in Captured. `ground` answers a probe for it.
-    `fixed` names the dynamic axes whose size is a constant in the program, None if that was not looked at.
+    `fixed` names the dynamic axes whose size is a constant in the program, None if that was not looked at. `refusal` is
+    the guard by which the program refuses sizes of an input set, told as a failure of the export.
     """
 
     probe: str
@@ -279,6 +280,16 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     sources: dict[str, str] = {}
     ground: Ground | None = None
     fixed: tuple[str, ...] | None = None
+    refusal: Failure | None = None
+
+    @property
+    def as_refused(self) -> Outcome | None:
+        """The refusal as an outcome of its own, None if there is none."""
+        if self.refusal is None:
+            return None
+        return msgspec.structs.replace(
+            self, status=OutcomeStatus.FAILED, failure=self.refusal, refusal=None, numbers=()
+        )
 
     @property
     def passed(self) -> bool:

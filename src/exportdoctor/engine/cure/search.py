@@ -16,7 +16,8 @@ import msgspec
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.finding import ShimResult
 from exportdoctor.core.failure.identity import same_failure
-from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
+from exportdoctor.core.failure.kinds import SIZES_REFUSED
+from exportdoctor.core.records.outcome import Failure, Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run.report import Prescription
 from exportdoctor.engine.cure.alternatives import find_alternatives
@@ -205,7 +206,8 @@ class CureSearch:
         self, target: SearchTarget, *, start: Ids = (), first: Outcome | None = None, chain: Chain = ()
     ) -> ProbeSteps[CuringSet | None]:
         """The first set that cures, None where none was found. One that refuses drawn inputs counts as less sound: a
-        few sounder ones are tried after it. `start` are shims that it has already, `chain` why each was added."""
+        few sounder ones are tried after it. A guard by which a program refuses sizes is followed as a failure is.
+        `start` are shims that it has already, `chain` why each was added."""
         frontier = CandidateQueue(self._catalogue)
         chain = chain or tuple((name, target.first) for name in start)
         frontier.widen(start, first or target.first, chain=chain)
@@ -224,6 +226,10 @@ class CureSearch:
                 found, left = found or cured, min(left, _TRIES_FOR_A_SOUNDER)
             if trial.result in ("cured", "error"):
                 at_odds.update(candidate.shims)  # they may do better beside others
+            if (refused := trial.outcome.as_refused) is not None and not self._catalogue.fixes(candidate.shims):
+                again = any(self._same(refused, one) for one in frontier.met)
+                follow = frontier.postpone if again else frontier.widen
+                follow(candidate.shims, refused, chain=candidate.chain)
             if trial.result == "moved" and not trial.note:
                 frontier.widen(candidate.shims, trial.outcome, chain=candidate.chain)
                 self.met.append((candidate.shims, trial.outcome))
@@ -291,12 +297,17 @@ class CureSearch:
             return "error"
         if self._same(before, after):
             return "same"
-        if before.failure is not None and before.failure.stage != "export" and after.failure.stage == "export":
+        if before.failure is not None and _is_behind_the_export(before.failure) and after.failure.stage == "export":
             return "error"
         return "moved" if is_later_failure(before, after, exporter=self.root.exporter) else "error"
 
     def _same(self, one: Outcome, other: Outcome) -> bool:
         return same_failure(one, other, exporter=self.root.exporter)
+
+
+def _is_behind_the_export(failure: Failure) -> bool:
+    """Whether it is of a later stage, or a program's that refuses inputs."""
+    return failure.stage != "export" or any(fact.type == SIZES_REFUSED for fact in failure.exceptions)
 
 
 def _ask(target: SearchTarget, shims: Ids, *, proved: bool = True) -> ProbeSteps[Outcome]:

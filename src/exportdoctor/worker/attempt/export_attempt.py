@@ -17,9 +17,11 @@ import msgspec
 import torch
 
 from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.failure.kinds import SIZES_REFUSED
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.records.outcome import (
     Agreement,
+    ExceptionFact,
     Failure,
     Frame,
     Ground,
@@ -35,7 +37,7 @@ from exportdoctor.torch_internals.graph_modules import finish_graphs
 from exportdoctor.torch_internals.shape_env import NEW_SYMBOLS
 from exportdoctor.worker.attempt.cost import CostSamples, watch_cost
 from exportdoctor.worker.attempt.fast_export import ExportContext, FastExport
-from exportdoctor.worker.attempt.fixed_axes import find_fixed_axes
+from exportdoctor.worker.attempt.fixed_axes import find_fixed_axes, find_refusing_guard
 from exportdoctor.worker.attempt.opaque_children import blames_opaque_op, replace_children
 from exportdoctor.worker.attempt.shimmed_export import shimmed_export
 from exportdoctor.worker.attempt.torchscript import export_torchscript
@@ -53,6 +55,7 @@ from exportdoctor.worker.describe.trace_slice import slice_trace
 from exportdoctor.worker.describe.value_origins import find_value_origin
 from exportdoctor.worker.describe.wrong_fakes import find_wrong_fake
 from exportdoctor.worker.prove.ground import disturb_each
+from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.translate.later_stages import StageFailed, run_later_stages
 
 _LATER = frozenset({"decomposed", "onnx", "ort"})
@@ -119,6 +122,7 @@ class _Attempt:
     kept: tuple[str, ...] = ()
     ground: Ground | None = None
     fixed: tuple[str, ...] | None = None
+    refusal: Failure | None = None
     origins: SymbolOrigins = field(default_factory=SymbolOrigins)
     guards: GuardLog = field(default_factory=GuardLog)
 
@@ -191,6 +195,7 @@ class _Attempt:
             saving=self.around_export,
             go_on=go_on,
             see=self._see_sizes,
+            see_refused=self._see_refused,
         )
         return later, rows
 
@@ -199,6 +204,16 @@ class _Attempt:
         if self.probe.fqn == self.part.prefix:
             call = self._export_call(shapes_for(self.part, self.probe, self.module))
             self.fixed = find_fixed_axes(program, call, given, self.part.built.axes)
+
+    def _see_refused(self, program: Any, given: ExportCall, one: InputSet, row: Agreement) -> None:
+        """Note the guard by which the program of the part's root refuses sizes that eager takes."""
+        if self.probe.fqn != self.part.prefix or self.refusal is not None:
+            return
+        call = self._export_call(shapes_for(self.part, self.probe, self.module))
+        guard = find_refusing_guard(program, call, given, self.guards, one.inputs)
+        if guard is not None:
+            fact = ExceptionFact(type=SIZES_REFUSED, message=row.trouble)
+            self.refusal = Failure(stage="export", exceptions=(fact,), **self._facts_of(guard))
 
     def _refuse_cost(self, cost: CostSamples | None, stage: Stage, passed: tuple[Stage, ...]) -> None:
         """Raise StageFailed where the attempt has taken more than the user allows."""
@@ -293,6 +308,7 @@ class _Attempt:
             kept_children=self.kept,
             ground=self.ground,
             fixed=self.fixed,
+            refusal=self.refusal,
             **{"reads": reads, **facts},
         )
 

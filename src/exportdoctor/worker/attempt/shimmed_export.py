@@ -54,12 +54,14 @@ def shimmed_export(
     saving: ExportContext,
     go_on: Callable[[Any], None] = lambda program: None,
     see: Callable[[Any, ExportCall], None] = lambda program, given: None,
+    see_refused: Callable[[Any, ExportCall, InputSet, Agreement], None] = lambda program, given, one, row: None,
 ) -> tuple[Agreement, ...]:
     """Export `call` under the probe's shims; with `to` = run or compare, compare the program with eager.
 
     `saving` surrounds the export, not the runs. What goes on with the program does so under the shims, too; `see` is
-    called with it and what was exported. Sets are drawn when the program agrees on those that are known, since most
-    shims that are tried export nothing; to compare, only sets of sizes that the program refuses and eager takes.
+    called with it and what was exported, `see_refused` with a set that it refuses, too. Sets are drawn when the program
+    agrees on those that are known, since most shims that are tried export nothing; to compare, only sets of sizes that
+    the program refuses and eager takes.
     Raises what the export raises, what `go_on` raises, NotApplicable and ShimTrouble.
     """
     shims = order_shims([find(name, files=files, axes=axes) for name in probe.shims])
@@ -80,13 +82,20 @@ def shimmed_export(
         if (empty := find_empty_constant(program)) is not None:
             return (Agreement(inputs=sets[0].title, kind="example", trouble=describe_empty_constant(empty)),)
         ready = program.module()  # a run leaves it as it was
-        rows = [compare_set(ready, given, one) for one in sets]
+
+        def ask(given: ExportCall, one: InputSet) -> Agreement:
+            row = compare_set(ready, given, one)
+            if row.refused and row.kind != "size_one_or_zero":
+                see_refused(program, given, one, row)
+            return row
+
+        rows = [ask(given, one) for one in sets]
         agrees = all(row.holds or _is_of_layout(row, probe) for row in rows)
         why = why_unloadable(program) if agrees else ""
 
     def compare(*those: InputSet) -> list[Agreement]:
         with apply_shims(shims, treated) as given:
-            return [compare_set(ready, given, one) for one in those]
+            return [ask(given, one) for one in those]
 
     def hold(*those: InputSet) -> tuple[list[InputSet], list[Agreement], str]:
         held = held_to_traced(call.module, those, compare(*those), compare)

@@ -16,7 +16,7 @@ from exportdoctor.core.records.size_domain import ConditionKind, SizeCondition
 from exportdoctor.report.wording import size_domains as wording
 from exportdoctor.torch_internals.program_checks import guards_of, size_ranges, user_input_names, violated_guards
 from exportdoctor.torch_internals.shape_env import sources_by_symbol
-from exportdoctor.worker.describe.guard_origin import GuardLog
+from exportdoctor.worker.describe.guard_origin import Guard, GuardLog
 from exportdoctor.worker.domain.size_axes import put_in, solve_linear
 from exportdoctor.worker.domain.sized_inputs import Place, SizedInputs
 from exportdoctor.worker.translate.failed_node import fx_fact, user_frame
@@ -189,21 +189,12 @@ class SizeChecks:
 
     def _line_for(self, sizes: Mapping[Place, int]) -> tuple[Frame | None, str]:
         """The line of the first guard of the export that these sizes violate, and what it says."""
-        places = self.inputs.places()
-        made = self.log.made if self.log else []
-        for env in dict.fromkeys(guard.env for guard in reversed(made)):
-            values, names = {}, {}
-            for symbol, sources in sources_by_symbol(env).items():
-                place = next((places[name] for one in sources if (name := _place_in(one)) in places), None)
-                if place is not None:
-                    values[symbol] = sizes.get(place, self.inputs.size_at(place))
-                    names[str(symbol)] = self._name(self.inputs.place_name(place))
-            mine = [one for one in made if one.env is env and one.frame is not None and one.symbols]
-            found = next((one for one in mine if one.symbols <= values.keys() and _is_violated(one.expr, values)), None)
-            if found is not None:
-                said = condition_text(found.expr)
-                return found.frame, _with_names(said, names)
-        return None, ""
+        found = find_violated_guard(self.log, self.inputs, sizes) if self.log else None
+        if found is None:
+            return None, ""
+        guard, places = found
+        names = {str(symbol): self._name(self.inputs.place_name(place)) for symbol, place in places.items()}
+        return guard.frame, _with_names(condition_text(guard.expr), names)
 
     def _condition(self, text: str, kind: ConditionKind, frame: Frame | None) -> SizeCondition:
         return SizeCondition(
@@ -231,6 +222,25 @@ class SizeChecks:
         text = _with_names(text, names)
         text = _SIZE.sub(lambda one: self._name(_matched_place(one)), text)
         return re.sub(r"[!=<>]=", lambda one: _SIGNS[one[0]], text)
+
+
+def find_violated_guard(
+    log: GuardLog, inputs: SizedInputs, sizes: Mapping[Place, int]
+) -> tuple[Guard, dict[sympy.Symbol, Place]] | None:
+    """The first guard of a user's line that these sizes violate, and the places of the symbols of its export."""
+    places = inputs.places()
+    for env in dict.fromkeys(guard.env for guard in reversed(log.made)):
+        found = {}
+        for symbol, sources in sources_by_symbol(env).items():
+            place = next((places[name] for one in sources if (name := _place_in(one)) in places), None)
+            if place is not None:
+                found[symbol] = place
+        values = {symbol: sizes.get(place, inputs.size_at(place)) for symbol, place in found.items()}
+        for one in log.made:
+            known = one.env is env and one.frame is not None and one.symbols and one.symbols <= values.keys()
+            if known and _is_violated(one.expr, values):
+                return one, found
+    return None
 
 
 _SIGNS = {"==": "=", "!=": "≠", ">=": "≥", "<=": "≤"}

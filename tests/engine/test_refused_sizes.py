@@ -1,0 +1,42 @@
+"""A program that refuses sizes leads the search to what lifts the refusal, before a size is fixed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scanning import scan_file
+
+FRAMED = '''
+import torch
+from torch import nn
+from torch.export import Dim
+
+
+class Framed(nn.Module):
+    """A loop over one piece hides that the steps of the LSTM, which follow from a size, are fixed."""
+
+    def __init__(self):
+        super().__init__()
+        self.shrink, self.lstm = nn.Conv1d(3, 4, kernel_size=4, stride=4), nn.LSTM(4, 4)
+
+    def forward(self, sound):
+        length = sound.shape[-1]
+        pieces = [sound[..., at : at + length] for at in range(0, length, length)]
+        return self.lstm(self.shrink(pieces[0]).permute(2, 0, 1))[0]
+
+
+def build():
+    torch.manual_seed(0)
+    return Framed().eval(), (torch.randn(2, 3, 41),), {}, {"sound": {0: Dim.DYNAMIC, 2: Dim.DYNAMIC}}
+'''
+
+
+@pytest.mark.slow
+def test_what_lifts_the_refusal_of_other_sizes_is_found_before_sizes_are_fixed(tmp_path: Path) -> None:
+    (tmp_path / "framed.py").write_text(FRAMED)
+    (part,) = scan_file(tmp_path / "framed.py", cure=True).parts
+    found = part.prescription
+    assert found is not None
+    assert (found.shims, found.soundness) == (("rnn-as-scan", "loops-by-count"), "precondition")
