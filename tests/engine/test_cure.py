@@ -265,16 +265,18 @@ def test_alternatives_come_from_exchanging_a_shim_and_are_ranked_by_soundness_th
     ]
 
 
-@pytest.mark.parametrize(("applies", "many"), [(False, 3), (True, 1)])
-def test_a_shim_without_any_effect_does_not_take_the_turn_of_what_stands_behind_it(applies: bool, many: int) -> None:
+@pytest.mark.parametrize(("idle_ones", "many"), [("refused", 3), ("as before", 1), ("another failure", 1)])
+def test_a_shim_that_cures_nothing_does_not_take_the_turn_of_what_stands_behind_it(idle_ones: str, many: int) -> None:
     """Two sets are tried beyond the cure: one for either shim, though three shims for the first do not apply, or one
-    leaves the failure as it was."""
+    does not cure: it leaves the failure as it was, or leads to another one."""
     idle = tuple(shim(f"n{nth}", 1) for nth in range(many))
     shims = (shim("a", 1), shim("b", 2), *idle, shim("other-a", 1, soundness="signature"), shim("c", 2), shim("d", 2))
     cured = failing_part(2, {"a": 1, "b": 2, "other-a": 1})
     refused = Outcome(probe="", status=OutcomeStatus.NOT_APPLICABLE, note="nothing to change")
+    others = {"refused": refused, "another failure": failing(3)}
     found = run_search(
-        lambda probe: refused if not applies and {"n0", "n1", "n2"} & {*probe.shims} else cured(probe), shims
+        lambda probe: others.get(idle_ones, cured(probe)) if {"n0", "n1", "n2"} & {*probe.shims} else cured(probe),
+        shims,
     ).prescription
     assert found is not None
     assert found.shims == ("a", "b")

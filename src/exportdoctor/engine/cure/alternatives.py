@@ -22,7 +22,7 @@ from exportdoctor.shims import Shim
 
 MOST_TRIES = 2
 """Sets tried beyond the cure, each an export; the shims of the cure take turns. One that does not apply costs next to
-nothing: it neither counts nor takes the turn. Nor does the first that leaves the failure as it was."""
+nothing: it neither counts nor takes the turn. Nor does the first that does not cure."""
 
 Turn = tuple[str, deque[Shim]]
 """A shim of the cure, and those that were not yet tried in its place."""
@@ -49,7 +49,7 @@ def find_alternatives(
     The first sets are asked side by side, by `probe_of`. `ahead` asks ahead what the set that will be prescribed needs,
     as soon as nothing that is left could take its place.
     """
-    found, left, settled, in_vain = [best], MOST_TRIES, False, 0
+    found, left, settled, in_vain = [best], MOST_TRIES, False, False
     turns = deque(_exchanges(best, catalogue))
     firsts = itertools.islice(_first_sets(turns, best, catalogue, tried), left)
     yield Prefetch(tuple(probe_of(shims, proved=_would_lead(shims, found, catalogue)) for shims in firsts))
@@ -65,8 +65,10 @@ def find_alternatives(
                 continue
             proved = _would_lead(shims, found, catalogue)
             trial = yield from try_set(shims, best.failure_of(name), proved=proved)
-            in_vain += trial.result == "same"
-            if trial.result == "not_applicable" or (trial.result == "same" and in_vain == 1):
+            if trial.result == "not_applicable":
+                continue
+            if trial.result != "cured" and not in_vain:
+                in_vain = True
                 continue
             if trial.result == "cured":
                 chain = tuple((shim.id if one == name else one, failure) for one, failure in best.chain)
