@@ -219,6 +219,16 @@ def masked():
 def fake():
     with torch.device("meta"):
         return nn.Linear(4, 4), (torch.randn(3, 4),)
+
+
+class Flips(nn.Module):
+    def forward(self, x):
+        self.training = not self.training
+        return x * (2 if self.training else 3)
+
+
+def flips():
+    return Flips().eval(), (torch.randn(3, 4),)
 """
 
 
@@ -273,6 +283,12 @@ def test_the_number_that_a_program_has_fixed_is_named_where_a_buffer_differs(mod
     message = finding.exception.message
     assert "leaves the buffers kept otherwise than eager: eager keeps state in seen (models.py:39)" in message
     assert "asked" not in message
+
+
+def test_a_mode_that_forward_changes_is_named(models: Path) -> None:
+    (finding,) = scan_file(models, factory="flips").findings
+    line = MODELS[: MODELS.index("self.training = not")].count("\n") + 1
+    assert f"eager keeps state in training (models.py:{line})" in finding.exception.message
 
 
 def test_a_number_that_is_not_why_a_program_differs_is_not_named(models: Path) -> None:

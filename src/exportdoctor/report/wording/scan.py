@@ -109,7 +109,7 @@ def coverage(part: PartRecord) -> str:
     if identical := by.count("equal"):
         pieces.append(f"{identical} identical to one of those{_audit_counts(part)}")
     if inside := by.count("parent"):
-        pieces.append(f"{inside} covered by a passing parent")
+        pieces.append(f"{inside} covered by a parent that exports")
     fixed = [module for module in part.modules if module.at_fixed_sizes and module.status == "pass"]
     for why in dict.fromkeys(module.at_fixed_sizes for module in fixed):
         many = sum(module.at_fixed_sizes == why for module in fixed)

@@ -75,7 +75,7 @@ def evidence(record: ModuleRecord | None, status: str) -> str:
         done = "exported" if status == "pass" else "tried"
         return f"identical to {module_name(record.same_as)}, which was {done}{_sizes(record)}."
     if record.evidence == "parent":
-        return f"covered by a passing parent{_sizes(record)}."
+        return f"covered by a parent that exports{_sizes(record)}."
     done = "exported in" if status == "pass" else "the export was tried for"
     return f"{done} {duration(record.seconds)}{_sizes(record)}."
 

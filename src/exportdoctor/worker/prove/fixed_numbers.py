@@ -61,7 +61,7 @@ def _changed_places(module: torch.nn.Module, one: InputSet) -> Places:
     places: dict[str, tuple[torch.nn.Module, str, Any]] = {}
     for path, child in module.named_modules():
         for name, value in vars(child).items():
-            if isinstance(value, _PLAIN) and name != "training":
+            if isinstance(value, _PLAIN):
                 places[f"{path}.{name}".lstrip(".")] = child, name, value
     seen = [result.numbers for result in one.results]
     changed = [name for name in places if len({repr(numbers.get(name)) for numbers in seen}) > 1]
