@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import pickle
 import sys
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -249,57 +248,6 @@ def test_dtype_moves_the_module_and_its_floating_inputs_only(tmp_path: Path) -> 
     part = built.part("default")
     assert (built.dtype, built.device, built.weights, built.parameters) == ("bfloat16", "cpu", "as built", 8)
     assert part.args[0].dtype == part.more_inputs[0][0][0].dtype == torch.bfloat16
-
-
-class Frozen(OrderedDict[str, int]):
-    """A configuration that its users cannot change."""
-
-    frozen = False
-
-    def __setitem__(self, key: str, value: int) -> None:
-        if self.frozen:
-            raise TypeError("frozen")
-        super().__setitem__(key, value)
-
-    def clear(self) -> None:
-        raise TypeError("frozen")
-
-    update = pop = clear  # type: ignore[assignment]
-
-
-def test_a_container_that_refuses_changes_is_left_alone_or_restored_without_its_own_methods() -> None:
-    module, config = nn.Linear(2, 2), Frozen(b=1, a=2)
-    config.frozen = True
-    module.config = config  # type: ignore[assignment]
-    with restore_afterwards(module):
-        module(torch.ones(1, 2))
-    with restore_afterwards(module):
-        OrderedDict.__setitem__(config, "c", 3)
-    assert list(config.items()) == [("b", 1), ("a", 2)]
-
-
-def test_a_run_leaves_attributes_hooks_buffers_and_the_random_state_as_they_were() -> None:
-    class Messy(nn.BatchNorm1d):
-        notes: list[str]
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.seen = torch.rand(1)
-            self.notes.append("ran")
-            self.register_forward_hook(lambda *_: None)
-            return super().forward(x)
-
-    module = Messy(4)
-    module.notes = ["built"]
-    state = torch.get_rng_state()
-    before = OrderedDict((name, value.clone()) for name, value in module.state_dict().items())
-    with restore_afterwards(module):
-        module(torch.randn(5, 4))
-        assert module.notes == ["built", "ran"]
-    assert not hasattr(module, "seen")
-    assert module.notes == ["built"]
-    assert not module._forward_hooks
-    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_what_a_model_compiles_runs_in_eager() -> None:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import copy
 import errno
 import logging
-import operator
 import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.errors import ExportdoctorError, MissingPackageError, TargetError
 from exportdoctor.core.exception_text import summary, text_of
 from exportdoctor.core.failure.frames import is_our_file, is_user_file
 from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.targets.held_state import restore_attributes_and_tensors
 from exportdoctor.targets.plain_state import plain_state
 from exportdoctor.torch_internals.fake_tensors import is_fake, select_as_real_tensors_do
 
@@ -174,7 +173,7 @@ def runs_in_eager(module: nn.Module, inputs: Inputs) -> bool:
 
 @contextmanager
 def restore_afterwards(module: nn.Module) -> Iterator[None]:
-    """Restore attributes, hooks, buffers and the random state on exit. In-place writes to parameters stay.
+    """Restore attributes, hooks, tensors and the random state on exit; see `restore_attributes_and_tensors`.
 
     What the model compiles, and torch itself for `torch.cond`, runs in eager within, which is what an export traces:
     compiled code would take minutes, and calls of submodules in it are not seen.
@@ -184,69 +183,11 @@ def restore_afterwards(module: nn.Module) -> Iterator[None]:
     """
     import torch
 
-    values = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     masks = select_as_real_tensors_do() if any(map(is_fake, module.parameters())) else nullcontext()
-    with torch.random.fork_rng(devices=devices), torch.compiler.set_stance("force_eager"), masks:
-        try:
-            with restore_attributes(module):
-                yield
-        finally:
-            with torch.no_grad():
-                for buffer, value in values:
-                    if buffer.shape != value.shape:  # the forward has called resize_
-                        buffer.resize_(value.shape)
-                    buffer.copy_(value)
-
-
-@contextmanager
-def restore_attributes(module: nn.Module) -> Iterator[None]:
-    """Restore on exit what the module and its submodules hold, what their own dicts, lists and sets do, and the states
-    of their generators."""
-    import torch
-
-    children = [(child, dict(child.__dict__), _containers(child)) for child in module.modules()]
-    held = [value for _, attributes, _ in children for value in attributes.values()]
-    generators = [(one, one.get_state()) for one in held if isinstance(one, torch.Generator)]
-    try:
+    chance = torch.random.fork_rng(devices=devices)
+    with chance, torch.compiler.set_stance("force_eager"), masks, restore_attributes_and_tensors(module):
         yield
-    finally:
-        for generator, state in generators:
-            generator.set_state(state)
-        for child, attributes, contents in children:
-            child.__dict__.clear()
-            child.__dict__.update(attributes)
-            for container, content in contents:
-                _restore(container, content)
-
-
-def _containers(module: nn.Module) -> list[tuple[Any, tuple[Any, ...]]]:
-    """The module's own dicts, lists and sets with what they hold, its hooks and buffers among them."""
-    held = [value for value in module.__dict__.values() if isinstance(value, dict | list | set)]
-    return [(value, _contents(value)) for value in held]
-
-
-def _contents(container: Any) -> tuple[Any, ...]:
-    """What it holds; of a dict each key and its value in turn."""
-    kind = _builtin_class(container)
-    return tuple(chain.from_iterable(kind.items(container)) if issubclass(kind, dict) else kind.__iter__(container))
-
-
-def _builtin_class(container: Any) -> Any:
-    """The class whose methods read and write what is held: a subclass of a model's may forbid that, or note it."""
-    return next(one for one in type(container).__mro__ if one.__module__ in ("builtins", "collections"))
-
-
-def _restore(container: Any, contents: tuple[Any, ...]) -> None:
-    kind, now = _builtin_class(container), _contents(container)
-    if len(now) == len(contents) and all(map(operator.is_, now, contents)):
-        return
-    kind.clear(container)
-    if issubclass(kind, dict):
-        for key, value in zip(contents[::2], contents[1::2]):
-            kind.__setitem__(container, key, value)
-    else:
-        (kind.extend if issubclass(kind, list) else kind.update)(container, contents)
 
 
 @contextmanager

@@ -8,18 +8,20 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.failure.frames import is_local_file, is_user_file
+from exportdoctor.targets.held_state import attributes_of, is_of_user, slots_of
 
 if TYPE_CHECKING:
     from torch import nn
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_CONTAINERS = (list, dict, set, deque)
+_CONTAINERS = (list, dict, set, deque, tuple)
 _WITH_FUNCTIONS = (staticmethod, classmethod, property, partial, MethodType)
-_MOST_ITEMS, _LONG = 256, 1000
+_MOST_ITEMS, _DEEPEST, _LONG = 256, 4, 1000
 _TENSORS_OF_MODULES = frozenset({"_parameters", "_buffers", "_modules"})
 
 
@@ -33,12 +35,25 @@ def plain_state(module: nn.Module) -> dict[str, Any]:
             place = f"{path}.{name}".lstrip(".")
             _note(found, place, value, deep=name not in _TENSORS_OF_MODULES)
             _note_function(found, place, value, seen)
+            _note_object(found, place, value, seen)
+            _note_object(found, place, value, seen)
     for kind in dict.fromkeys(kind for child in module.modules() for kind in type(child).__mro__):
         space = sys.modules.get(kind.__module__)
         if is_user_file(getattr(space, "__file__", None) or "<none>"):
             _note_all(found, kind.__qualname__, vars(kind), seen)
             _note_file(found, space, seen)
     return found
+
+
+class Writes(int):
+    """How often a tensor was written into, which torch.export sees."""
+
+
+def without_writes(words: Any) -> Any:
+    """What `plain_state` has of a value, without how often tensors in it were written into."""
+    if not isinstance(words, tuple):
+        return words
+    return tuple(without_writes(word) for word in words if type(word) is not Writes)
 
 
 def _note_file(found: dict[str, Any], file: Any, seen: set[int]) -> None:
@@ -57,6 +72,19 @@ def _note_file(found: dict[str, Any], file: Any, seen: set[int]) -> None:
                 _note_all(found, value.__qualname__, vars(value), seen)
         elif _is_local(sys.modules.get(type(value).__module__)):
             _note_all(found, f"{stem}.{name}", getattr(value, "__dict__", {}), seen)
+
+
+def _note_object(found: dict[str, Any], path: str, value: Any, seen: set[int]) -> None:
+    """What an object of the user's holds, and the objects in it; a module is noted by its own path."""
+    from torch import nn
+
+    if id(value) in seen or not is_of_user(type(value)) or isinstance(value, nn.Module):
+        return
+    seen.add(id(value))
+    for name, held in (*attributes_of(value).items(), *slots_of(value)):
+        _note(found, f"{path}.{name}", held)
+        _note_function(found, f"{path}.{name}", held, seen)
+        _note_object(found, f"{path}.{name}", held, seen)
 
 
 def _note_function(found: dict[str, Any], path: str, value: Any, seen: set[int]) -> None:
@@ -107,27 +135,37 @@ def _note(found: dict[str, Any], path: str, value: Any, *, deep: bool = True) ->
 
 
 def _words(value: Any, *, deep: bool) -> Iterator[Any]:
-    import torch
-
-    if isinstance(value, _PLAIN):
+    if issubclass(type(value), _PLAIN):
         yield type(value).__name__, _text(value)
-    elif isinstance(value, torch.Tensor):
-        if deep and not value.is_inference():
-            yield value._version
     elif type(value) is itertools.count:
         yield repr(value)
-    elif isinstance(value, _CONTAINERS):
+    elif deep and _counts_writes(value):
+        yield Writes(value._version)
+    elif issubclass(type(value), _CONTAINERS):
         yield len(value)
-        if deep and len(value) <= _MOST_ITEMS:
-            items = value.items() if isinstance(value, dict) else value
-            yield from (_item(item) for item in items)
+        if deep:
+            yield from _items(value, _DEEPEST)
 
 
-def _item(item: Any) -> Any:
-    """A plain value; of any other only what kind it is."""
-    if isinstance(item, tuple):
-        return tuple(map(_item, item))
-    return _text(item) if isinstance(item, _PLAIN) else type(item).__name__
+def _items(container: Any, depth: int) -> Iterator[Any]:
+    """What it holds, also in containers in it: plain values, how often tensors were written into, and of any other
+    value only what kind it is."""
+    if len(container) > _MOST_ITEMS:
+        return
+    for item in chain.from_iterable(container.items()) if isinstance(container, dict) else container:
+        if issubclass(type(item), _CONTAINERS) and depth:
+            yield type(item).__name__, len(item), *_items(item, depth - 1)
+        elif issubclass(type(item), _PLAIN):
+            yield _text(item)
+        else:
+            yield type(item).__name__, Writes(item._version if _counts_writes(item) else 0)
+
+
+def _counts_writes(value: Any) -> bool:
+    """Whether it is a tensor that counts how often it was written into."""
+    import torch
+
+    return issubclass(type(value), torch.Tensor) and not value.is_inference()
 
 
 def _text(value: Any) -> str | tuple[int, int]:

@@ -178,19 +178,29 @@ DRAWS_IN_PYTHON = (
     "while it was made"
 )
 RANDOM_EAGER = "eager itself gives other numbers when it is called again"
+
+
+def random_eager(changed: Sequence[str]) -> str:
+    """The same, with the values that are other ones after each call, one of which may be why."""
+    if not changed:
+        return RANDOM_EAGER
+    more = f" and {count(len(changed) - _MOST_NAMES, 'other value')}" if len(changed) > _MOST_NAMES else ""
+    return f"{RANDOM_EAGER}, and each call changes {', '.join(changed[:_MOST_NAMES])}{more}"
+
+
 FIX_CHANCE = (
     "Let the model draw with torch's default generator only, and keep what it changes from call to call in buffers"
 )
 
 
-def left_out_by_chance(titles: Sequence[str]) -> str:
-    """Which input sets no program can be held to."""
+def left_out_by_chance(titles: Sequence[str], why: str) -> str:
+    """Which input sets no program can be held to; `why` is that of the first."""
     shown = "; ".join(titles[:_MOST_SETS])
     more = f" and {count(len(titles) - _MOST_SETS, 'other set')}" if len(titles) > _MOST_SETS else ""
-    return f"not compared on inputs {shown}{more}: {RANDOM_EAGER}"
+    return f"not compared on inputs {shown}{more}: {why}"
 
 
-_MOST_SETS = 3
+_MOST_SETS = _MOST_NAMES = 3
 
 
 def empty_constant(name: str, *, of_transform: bool, op: str, at: str) -> str:

@@ -19,7 +19,7 @@ import torch
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.core.records.probe import Probe
-from exportdoctor.report.wording.export import DRAWS_IN_PYTHON, RANDOM_EAGER, unloadable_file
+from exportdoctor.report.wording.export import DRAWS_IN_PYTHON, unloadable_file
 from exportdoctor.shims import ExportCall, Inputs, NotApplicable, apply_shims, export_program, find, order_shims
 from exportdoctor.targets.eager import run_calls
 from exportdoctor.torch_internals.graph_modules import finish_graphs
@@ -36,7 +36,7 @@ from exportdoctor.worker.prove.empty_constants import find_empty_constant
 from exportdoctor.worker.prove.fixed_numbers import name_fixed_numbers
 from exportdoctor.worker.prove.input_set import InputSet, run_in_eager
 from exportdoctor.worker.prove.recorded_gradients import held_to_traced
-from exportdoctor.worker.prove.repeated_eager import leave_out_chance, states_of_generators
+from exportdoctor.worker.prove.repeated_eager import leave_out_chance, states_of_generators, why_unlike
 from exportdoctor.worker.translate.failed_node import describe_empty_constant
 
 _USUAL_GUARD = re.compile(r"[^ ]+\.size\(\)\[\d+\] (>= [012]|== [^ ]+\.size\(\)\[\d+\])")
@@ -151,17 +151,12 @@ def _known_sets(call: ExportCall, probe: Probe) -> Iterator[InputSet]:
         if first is None and states_of_generators() != before:
             raise NotApplicable(DRAWS_IN_PYTHON)
         first = first or one
-        if not probe.shims and one.kind == "called_again" and not _answers_alike(first, one):
-            raise NotApplicable(RANDOM_EAGER)
+        is_again = not probe.shims and one.kind == "called_again"
+        if is_again and (why := why_unlike(call.module, first.results[0], one.results[0])):
+            raise NotApplicable(why)
         yield one
         if not probe.shims and time.process_time() - began > _EAGER_SECONDS:
             return
-
-
-def _answers_alike(example: InputSet, again: InputSet) -> bool:
-    """Whether eager gave the same for the example when the model was as it was."""
-    found, wanted = (tensors_in(one.results[0].output) for one in (again, example))
-    return compare_outputs("", found, wanted).holds
 
 
 def _gives_the_same(call: ExportCall, example: InputSet) -> bool:

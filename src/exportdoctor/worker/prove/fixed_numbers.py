@@ -1,4 +1,4 @@
-"""Plain values on modules that eager changes from call to call and a program has fixed: a counter, a flag, a position.
+"""Plain values that eager changes from call to call and a program has fixed: a counter, a flag, a position.
 
 Whether such a value is why a program differs is asked: with it put back before each call, eager must compute what the
 program does.
@@ -19,10 +19,11 @@ import torch
 
 from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.targets.built import Inputs
+from exportdoctor.targets.eager import copy_inputs, restore_afterwards
 from exportdoctor.worker.prove.compare_calls import KEEPS_STATE
 from exportdoctor.worker.prove.input_set import InputSet, run_in_eager
 
-_PLAIN = (bool, int, float, str, type(None))
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _MOST_NAMES = 8
 
 Places = Mapping[str, tuple[torch.nn.Module, str, Any]]
@@ -42,18 +43,32 @@ def name_fixed_numbers(
 def _with_names(row: Agreement, one: InputSet, module: torch.nn.Module, compare: Compare) -> Agreement:
     if row.holds or row.refused or KEEPS_STATE not in row.trouble:
         return row
-    places = _changed_places(module, one)
-    if not places or not _agrees_with(places, one, module, compare):
+    names = _names_of_fixed(one, module, compare)
+    if not names:
         return row
-    for name in list(places):
-        fewer = {other: place for other, place in places.items() if other != name}
-        if fewer and _agrees_with(fewer, one, module, compare):
-            places = fewer
-    told = ", ".join(f"{name}{_line_of(*place[:2])}" for name, place in places.items())
     return msgspec.structs.replace(
         row,
-        trouble=f"{row.trouble} in {told}, and the program has the value of the export at every call",
+        trouble=f"{row.trouble} in {', '.join(names)}, and the program has the value of the export at every call",
     )
+
+
+def _names_of_fixed(one: InputSet, module: torch.nn.Module, compare: Compare) -> list[str]:
+    """The values because of which the program differs; empty where none is known."""
+    places = _changed_places(module, one)
+    if places and _agrees_with(places, one, module, compare):
+        for name in list(places):
+            fewer = {other: place for other, place in places.items() if other != name}
+            if fewer and _agrees_with(fewer, one, module, compare):
+                places = fewer
+        return [f"{name}{_line_of(*place[:2])}" for name, place in places.items()]
+    changed = _names_changed_by(one)
+    return changed[:_MOST_NAMES] if changed and _agrees_restored(one, module, compare) else []
+
+
+def _names_changed_by(one: InputSet) -> list[str]:
+    """The paths of plain values, and of what holds such, that are not the same after each call of the set."""
+    seen = [result.numbers for result in one.results]
+    return [name for name in seen[-1] if len({repr(numbers.get(name)) for numbers in seen}) > 1]
 
 
 def _changed_places(module: torch.nn.Module, one: InputSet) -> Places:
@@ -63,8 +78,7 @@ def _changed_places(module: torch.nn.Module, one: InputSet) -> Places:
         for name, value in vars(child).items():
             if isinstance(value, _PLAIN):
                 places[f"{path}.{name}".lstrip(".")] = child, name, value
-    seen = [result.numbers for result in one.results]
-    changed = [name for name in places if len({repr(numbers.get(name)) for numbers in seen}) > 1]
+    changed = [name for name in _names_changed_by(one) if name in places]
     return {name: places[name] for name in changed[:_MOST_NAMES]}
 
 
@@ -76,6 +90,20 @@ def _agrees_with(places: Places, one: InputSet, module: torch.nn.Module, compare
             setattr(child, name, value)
         return module(*inputs[0], **inputs[1])
 
+    return _agrees_where(call, one, module, compare)
+
+
+def _agrees_restored(one: InputSet, module: torch.nn.Module, compare: Compare) -> bool:
+    """Whether the program computes what eager does with all that the module holds put back after each call."""
+
+    def call(inputs: Inputs) -> Any:
+        with restore_afterwards(module):
+            return copy_inputs(module(*inputs[0], **inputs[1]))
+
+    return _agrees_where(call, one, module, compare)
+
+
+def _agrees_where(call: Callable[[Inputs], Any], one: InputSet, module: torch.nn.Module, compare: Compare) -> bool:
     results = run_in_eager(module, one.calls, how=call)
     return results is not None and all(row.holds for row in compare(replace(one, results=results)))
 

@@ -15,25 +15,39 @@ import torch
 
 from exportdoctor.core.errors import TargetError
 from exportdoctor.core.records.outcome import Agreement
-from exportdoctor.report.wording.export import DRAWS_IN_PYTHON, FIX_CHANCE, RANDOM_EAGER, left_out_by_chance
+from exportdoctor.report.wording.export import (
+    DRAWS_IN_PYTHON,
+    FIX_CHANCE,
+    RANDOM_EAGER,
+    left_out_by_chance,
+    random_eager,
+)
 from exportdoctor.targets import BuiltPart
-from exportdoctor.targets.eager import run_calls
+from exportdoctor.targets.eager import CallResult, run_calls
+from exportdoctor.targets.plain_state import without_writes
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, tensors_in
 from exportdoctor.worker.prove.input_set import InputSet
 
 
-def is_repeatable(module: torch.nn.Module, one: InputSet) -> bool:
-    """Whether eager answers the set as before. New memory is full of NaN and largest numbers then, the state of torch's
-    random numbers is the same. Call it while no shim is active."""
+def why_unrepeatable(module: torch.nn.Module, one: InputSet) -> str:
+    """Empty where eager answers the set as before, else what is said of it. New memory is full of NaN and largest
+    numbers then, the state of torch's random numbers is the same. Call it while no shim is active."""
     try:
         with _filled_memory():
             again = run_calls(module, one.calls)
     except Exception:  # a number that nobody wrote may be an index out of range
-        return False
-    return all(
-        compare_outputs("", tensors_in(new.output), tensors_in(old.output)).holds
-        for new, old in zip(again, one.results, strict=True)
-    )
+        return RANDOM_EAGER
+    told = (why_unlike(module, *results) for results in zip(one.results, again, strict=True))
+    return next(filter(None, told), "")
+
+
+def why_unlike(module: torch.nn.Module, before: CallResult, again: CallResult) -> str:
+    """Empty where eager gave the same for an equal call after the module was restored, else what is said of it."""
+    if compare_outputs("", tensors_in(again.output), tensors_in(before.output)).holds:
+        return ""
+    restored = {f"{path}.{name}".lstrip(".") for path, one in module.named_modules() for name in vars(one)}
+    left = {name: value for name, value in again.numbers.items() if before.numbers.get(name, value) != value}
+    return random_eager([name for name in left if name not in restored or without_writes(left[name])])
 
 
 def repeatable_sets(part: BuiltPart, sets: Sequence[InputSet]) -> tuple[tuple[InputSet, ...], str]:
@@ -44,12 +58,13 @@ def repeatable_sets(part: BuiltPart, sets: Sequence[InputSet]) -> tuple[tuple[In
     """
     before = states_of_generators()
     with part.prepare():
-        kept = tuple(one for one in sets if one.with_gradients or is_repeatable(part.module, one))
-    if not kept or kept[0] is not sets[0]:
-        raise TargetError(f"Nothing can be compared with eager: {RANDOM_EAGER}", hint=FIX_CHANCE)
-    others = [one.title for one in sets if not any(one is same for same in kept)]
+        asked = [("" if one.with_gradients else why_unrepeatable(part.module, one), one) for one in sets]
+    if asked[0][0]:
+        raise TargetError(f"Nothing can be compared with eager: {asked[0][0]}", hint=FIX_CHANCE)
+    others = [(why, one.title) for why, one in asked if why]
     draws = DRAWS_IN_PYTHON if states_of_generators() != before else ""
-    return kept, "; ".join(filter(None, (draws, left_out_by_chance(others) if others else "")))
+    notes = filter(None, (draws, _left_out(others)))
+    return tuple(one for why, one in asked if not why), "; ".join(notes)
 
 
 def leave_out_chance(
@@ -59,13 +74,18 @@ def leave_out_chance(
     these. The example stays, with nothing to compare."""
     pairs, out = [], []
     for one, row in zip(sets, rows, strict=True):
-        if row.holds or row.refused or is_repeatable(module, one):
+        why = "" if row.holds or row.refused else why_unrepeatable(module, one)
+        if not why:
             pairs.append((one, row))
         elif one.kind == "example":
-            pairs.append((one, msgspec.structs.replace(row, trouble=f"{RANDOM_EAGER}: nothing to compare")))
+            pairs.append((one, msgspec.structs.replace(row, trouble=f"{why}: nothing to compare")))
         else:
-            out.append(one.title)
-    return [one for one, _ in pairs], [row for _, row in pairs], left_out_by_chance(out) if out else ""
+            out.append((why, one.title))
+    return [one for one, _ in pairs], [row for _, row in pairs], _left_out(out)
+
+
+def _left_out(out: Sequence[tuple[str, str]]) -> str:
+    return left_out_by_chance([title for _, title in out], out[0][0]) if out else ""
 
 
 def states_of_generators() -> tuple[bytes, ...]:

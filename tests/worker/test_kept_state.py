@@ -1,0 +1,101 @@
+"""State that eager keeps between its calls: where a program does not keep it, the value is named; what cannot be put
+back between runs is named, too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from exportdoctor.core.records.outcome import Agreement
+from exportdoctor.shims import ExportCall
+from exportdoctor.shims.torch_export import export_program
+from exportdoctor.targets.eager import run_calls
+from exportdoctor.worker.prove.compare_calls import compare_calls
+from exportdoctor.worker.prove.cure_inputs import cure_inputs
+from exportdoctor.worker.prove.fixed_numbers import name_fixed_numbers
+from exportdoctor.worker.prove.input_set import InputSet
+from exportdoctor.worker.prove.repeated_eager import why_unlike
+
+
+class Position:
+    at = 0
+
+
+class Held(nn.Module):
+    """Counts its calls in something that it holds."""
+
+    def __init__(self, held: Any) -> None:
+        super().__init__()
+        self.held = held
+
+    def forward(self, x: Tensor) -> Tensor:
+        if isinstance(self.held, Position):
+            self.held.at += 1
+            return x * self.held.at
+        self.held["a"]["b"] += 1
+        return x * int(self.held["a"]["b"])
+
+
+class Written(nn.Module):
+    """Counts its calls in a tensor that is no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = torch.zeros(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.total.add_(1)
+        return x * self.total
+
+
+class Shared(nn.Module):
+    """Counts the calls of all modules of its class."""
+
+    calls: ClassVar[int] = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        Shared.calls += 1
+        return x * Shared.calls
+
+
+def three_calls(module: nn.Module) -> tuple[InputSet, Any]:
+    """Three equal calls with eager's results, and a program made after them."""
+    call = ExportCall(module=module, args=(torch.ones(3),))
+    (one,) = [one for one in cure_inputs(call) if one.kind == "called_again"]
+    return one, export_program(call).module()
+
+
+@pytest.mark.parametrize(("held", "name"), [({"a": {"b": 0}}, "held"), (Position(), "held.at")])
+def test_a_number_inside_what_a_module_holds_is_named_where_a_program_has_fixed_it(held: Any, name: str) -> None:
+    module = Held(held)
+    one, program = three_calls(module)
+
+    def compare(one: InputSet) -> Sequence[Agreement]:
+        return [compare_calls(one, run_calls(program, one.calls))]
+
+    (row,) = name_fixed_numbers(compare(one), [one], module, compare)
+    assert row.trouble == (
+        f"call 2 of 3 differs by 1.0e+00: eager keeps state in {name}, and the program has the value of the export at "
+        "every call"
+    )
+
+
+def test_an_export_leaves_a_tensor_that_is_written_to_as_it_was_and_the_program_counts_on_from_there() -> None:
+    module = Written()
+    one, program = three_calls(module)
+    assert torch.equal(module.total, torch.zeros(3))
+    row = compare_calls(one, run_calls(program, one.calls))
+    assert (row.holds, row.note) == (True, "")
+
+
+def test_a_number_of_a_class_that_is_another_one_after_each_call_is_named() -> None:
+    module = Shared()
+    first, again = (run_calls(module, [((torch.ones(3),), {})])[0] for _ in range(2))
+    assert why_unlike(module, first, again) == (
+        "eager itself gives other numbers when it is called again, and each call changes Shared.calls"
+    )
+    assert why_unlike(module, first, first) == ""
