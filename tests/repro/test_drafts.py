@@ -203,6 +203,50 @@ def test_an_input_of_a_class_that_the_part_registers_is_taken_apart_in_a_script_
     assert {"what ran", "the torc"} <= {what[:8] for what in fitting}, "of the source, and of torch's functions"
 
 
+KEYWORDS = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x, **kwargs):
+        return self.scaled(x, **kwargs)
+
+    def scaled(self, x, factor=2, mask=None):
+        if x.sum() > factor:
+            x = x * factor
+        return x if mask is None else x + mask
+"""
+
+
+def test_dynamic_sizes_of_keywords_are_by_name_where_a_script_spells_them_out(
+    runner: CandidateRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from exportdoctor.core.records.probe import Probe
+    from exportdoctor.targets.built import BuiltPart
+    from exportdoctor.worker.capture.session import capture_root_only
+    from exportdoctor.worker.repro.draft_variants import write_drafts
+    from exportdoctor.worker.repro.watched_run import run_watched
+
+    (tmp_path / "of_keywords.py").write_text(KEYWORDS)
+    monkeypatch.syspath_prepend(tmp_path)
+    module, sizes = importlib.import_module("of_keywords").Model(), {0: torch.export.Dim.DYNAMIC}
+    built = BuiltPart(
+        name="all",
+        title="all",
+        module=module,
+        prefix="",
+        args=(torch.ones(3),),
+        kwargs={"factor": 3, "mask": torch.ones(3)},
+        dynamic_shapes={"x": sizes, "kwargs": {"factor": None, "mask": sizes}},
+    )
+    part, probe = capture_root_only(built), Probe(part="all", fqn="")
+    outcome, record = run_watched(part, probe, exporting=True)
+    wanted = name_free_signature(outcome, exporter="export")
+    assert wanted is not None
+    judge = CandidateJudge(runner=runner, wanted=wanted, exporter="export", log=VerdictLog(None))
+    drafts = write_drafts(part, probe, outcome, record, [])
+    assert any(judge(draft.source) is Verdict.YES for draft in drafts if draft.what.startswith("what ran"))
+
+
 FIRST = "if x.sum() > 0:\n            raise ValueError('negative')"
 SECOND = "return torch.zeros(int(x.abs().sum().item()))"
 TWO = "import torch\nclass M(torch.nn.Module):\n    def forward(self, x):\n        {}\n        {}\n{}"
@@ -326,6 +370,7 @@ CALLED = {
         "y = torch.zeros(3)\n    y[0] = x[0]\n    y.add_(1)\n    y -= x\n    return torch.zeros(int(y.sum()))"
     ),
     "a number in a list of lists": "for a, _ in x[:2].long().view(1, 2).tolist():\n        return x[: int(a)]",
+    "a number of a list that is compared": "n = x.long().tolist()[0]\n    return x if n > 1 and x.dim() else -x",
     "a number of rows": "return x[: len(x.nonzero())]",
     "many calls before": (
         "y = x\n    for _ in range(30):\n        y = torch.relu(y.sin() + x)\n    return y if y.sum() > 0 else -y"

@@ -16,6 +16,7 @@ from exportdoctor.core.failure.frames import is_defined_in_torch
 from exportdoctor.core.protocol.repro import ScriptDraft
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe
+from exportdoctor.shims.export_call import ExportCall, shapes_by_name
 from exportdoctor.shims.torch_export import bundled_keywords
 from exportdoctor.torch_internals.trees import tree_unflatten
 from exportdoctor.worker.attempt.export_attempt import shapes_for
@@ -98,6 +99,8 @@ def _write_draft(
         shapes = shapes_for(part, probe, module)
         known = list(write_registrations(script, (call.args, call.kwargs)))
     instance = _write_instance(script, module, call)
+    if isinstance(shapes, dict) and bundled_keywords(inspect.signature(module.forward), call.args, call.kwargs):
+        shapes = shapes_by_name(ExportCall(module=module, args=call.args, kwargs=call.kwargs, dynamic_shapes=shapes))
     positional, keywords = _positional(module, call.args, call.kwargs, shapes)
     args, kwargs = script.value_code(positional), script.value_code(keywords)
     dims: dict[str, str] = {}

@@ -194,7 +194,9 @@ def _endings(last: Any, calls: list[Any], symbols: dict[str, str], outcome: Outc
         yield from (f"return {how}({asked})" for how in ("int", "range", "bool"))
         if rows := re.fullmatch(r"(.+)\.shape\[0\]", asked):
             yield f"return len({rows[1]})"
-        if listed := _of_list(asked, calls):
+        listed = re.sub(r"\bv\d+\b", lambda name: _of_list(name[0], calls) or name[0], asked)
+        if listed != asked:
+            yield f"if {listed}:\n            pass"
             yield from (f"return {how}({listed})" for how in ("int", "range", "bool"))
         return
 
