@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import linecache
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -217,34 +218,82 @@ class Model(torch.nn.Module):
 """
 
 
-def test_dynamic_sizes_of_keywords_are_by_name_where_a_script_spells_them_out(
-    runner: CandidateRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+ANSWERED = """
+import functools
+import torch
+
+class Version:
+    def __init__(self, text):
+        self.parts = [int(part) for part in text.split(".")]
+
+@functools.lru_cache
+def is_new(text):
+    return Version(text).parts > [1]
+
+IS_NEW = is_new("2.0")
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        if is_new("2.0"):
+            x = x + 1
+        return x if x.sum() > 0 else -x
+"""
+
+
+def source_drafts(folder: Path, source: str, **given: Any) -> dict[str, tuple[str, Verdict]]:
+    """The drafts of the file's code, by what they are made of, for the failure of its `Model`, with their verdicts."""
     from exportdoctor.core.records.probe import Probe
     from exportdoctor.targets.built import BuiltPart
     from exportdoctor.worker.capture.session import capture_root_only
     from exportdoctor.worker.repro.draft_variants import write_drafts
     from exportdoctor.worker.repro.watched_run import run_watched
 
-    (tmp_path / "of_keywords.py").write_text(KEYWORDS)
-    monkeypatch.syspath_prepend(tmp_path)
-    module, sizes = importlib.import_module("of_keywords").Model(), {0: torch.export.Dim.DYNAMIC}
+    (folder / "of_source.py").write_text(source)
+    sys.modules.pop("of_source", None)
     built = BuiltPart(
-        name="all",
-        title="all",
-        module=module,
-        prefix="",
-        args=(torch.ones(3),),
-        kwargs={"factor": 3, "mask": torch.ones(3)},
-        dynamic_shapes={"x": sizes, "kwargs": {"factor": None, "mask": sizes}},
+        **{
+            "name": "all",
+            "title": "all",
+            "module": importlib.import_module("of_source").Model(),
+            "prefix": "",
+            "args": (torch.ones(3),),
+            "kwargs": {},
+            "dynamic_shapes": None,
+            **given,
+        }
     )
     part, probe = capture_root_only(built), Probe(part="all", fqn="")
     outcome, record = run_watched(part, probe, exporting=True)
     wanted = name_free_signature(outcome, exporter="export")
     assert wanted is not None
-    judge = CandidateJudge(runner=runner, wanted=wanted, exporter="export", log=VerdictLog(None))
-    drafts = write_drafts(part, probe, outcome, record, [])
-    assert any(judge(draft.source) is Verdict.YES for draft in drafts if draft.what.startswith("what ran"))
+    with CandidateRunner(width=1, memory_mb=2500) as runner:
+        judge = CandidateJudge(runner=runner, wanted=wanted, exporter="export", log=VerdictLog(None))
+        drafts = list(write_drafts(part, probe, outcome, record, []))
+        return {draft.what: (draft.source, judge(draft.source)) for draft in drafts}
+
+
+def test_dynamic_sizes_of_keywords_are_by_name_where_a_script_spells_them_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    sizes = {0: torch.export.Dim.DYNAMIC}
+    drafts = source_drafts(
+        tmp_path,
+        KEYWORDS,
+        kwargs={"factor": 3, "mask": torch.ones(3)},
+        dynamic_shapes={"x": sizes, "kwargs": {"factor": None, "mask": sizes}},
+    )
+    source, verdict = next(found for what, found in drafts.items() if what.startswith("what ran"))
+    assert verdict is Verdict.YES, source
+
+
+def test_code_whose_result_was_kept_in_a_cache_can_run_in_a_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    source, verdict = source_drafts(tmp_path, ANSWERED)["what runs in eager"]
+    assert verdict is Verdict.YES, source
+    assert "def __init__" in source
 
 
 FIRST = "if x.sum() > 0:\n            raise ValueError('negative')"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from typing import TypeVar
@@ -13,6 +15,7 @@ import torch
 
 from exportdoctor.core.codec import encode
 from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.core.limits import IDLE_ATTEMPT
 from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
@@ -23,6 +26,7 @@ from exportdoctor.worker.child import fork
 from exportdoctor.worker.repro.script.recorder import Record, Recorder, read_record
 
 _T = TypeVar("_T")
+_CACHED = type(functools.cache(len))
 
 
 def run_watched(part: PartCapture, probe: Probe, *, exporting: bool) -> tuple[Outcome, Record]:
@@ -57,6 +61,17 @@ def _record(part: PartCapture, probe: Probe, out: int, *, exporting: bool) -> Ou
 
 def _eager(part: PartCapture, probe: Probe, recorder: Recorder) -> Outcome:
     module, call = part.module_at(probe.fqn), part.calls_of(probe.fqn)[probe.call]
+    _forget_cached_calls()
     with part.prepare(), torch.no_grad(), contextlib.suppress(Exception):
         recorder.run(lambda: module(*call.args, **call.kwargs))
     return Outcome(probe=probe.id, status=OutcomeStatus.PASSED)
+
+
+def _forget_cached_calls() -> None:
+    """Empty the caches of functions in the user's files: what a cache answers is not seen to run."""
+    for module in list(sys.modules.values()):
+        space = getattr(module, "__dict__", {})
+        if is_user_file(str(space.get("__file__") or "<none>")):
+            for value in list(space.values()):
+                if isinstance(value, _CACHED):
+                    value.cache_clear()
