@@ -39,6 +39,7 @@ class Gate(nn.Module):
          "torch._check(n <= 4, lambda: 'n')"),
         ("data_dependent_value", "return x[:, : int(n)]", 2, "return x.narrow(1, 0, length)"),
         ("data_dependent_value", "return x * float(n)", 2, "return x * n.item()"),
+        ("data_dependent_value", "return x * int(n)", 2, "return x * n"),
         ("attribute_mutation", "self.h = x.relu()\nreturn self.h + 1", 2, "return h + 1"),
         ("input_mutation", "x[0] = 1\nreturn x", 2, "x = x.clone()"),
         ("python_error", "return copy.deepcopy(x)", 2, "return x.clone()"),

@@ -165,7 +165,8 @@ def _opposite(source: SourceText, test: ast.expr) -> str:
 
 
 def _keep_symbol(place: LinePlace) -> Iterator[list[Splice]]:
-    """`x[: int(n)]`: `n.item()` with its bounds, and `narrow`; `int(n)` alone: `n.item()`."""
+    """`x[: int(n)]`: `n.item()` with its bounds, and `narrow`; `int(n)` alone: `n.item()`, or `n`, which may be a
+    number that was read before."""
     source = place.source
     for node in ast.walk(place.statement):
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
@@ -186,7 +187,7 @@ def _keep_symbol(place: LinePlace) -> Iterator[list[Splice]]:
                     yield [source.over(place, (), checks), changed]
     for node in ast.walk(place.statement):
         if isinstance(node, ast.expr) and (number := _read_number(node)) is not None:
-            yield [Splice(*source.span(node), f"{source.code(number)}.item()")]
+            yield from ([Splice(*source.span(node), f"{source.code(number)}{read}")] for read in (".item()", ""))
 
 
 def _read_number(node: ast.expr) -> ast.expr | None:
