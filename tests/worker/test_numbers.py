@@ -173,7 +173,7 @@ def test_a_set_for_which_eager_does_not_repeat_itself_is_left_out_and_named(tmp_
     assert (result.verdict, result.cause) == ("agrees", None)
     (note,) = result.notes
     assert note.startswith("not compared on inputs ")
-    assert note.endswith("eager itself gives other numbers when it is called again")
+    assert "eager itself gives other numbers when it is called again, and each call changes " in note
     assert note in render_ladder(result, "text", Style()).replace("\n  ", " ")
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from exportdoctor.core.failure.frames import is_our_file
 from exportdoctor.shims.caught_exceptions import find_catcher
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.eager_run import changed_number, run_copy
@@ -83,8 +84,9 @@ def watch_gradient_questions() -> Iterator[list[str]]:
     attributes = {torch.Tensor.requires_grad, torch.Tensor.grad_fn, torch.Tensor.is_leaf}
 
     def note(frame: Any) -> None:
-        if not Path(frame.f_code.co_filename).is_relative_to(Path(torch.__file__).parent):
-            asked.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
+        file = frame.f_code.co_filename
+        if not is_our_file(file) and not Path(file).is_relative_to(Path(torch.__file__).parent):
+            asked.append(f"{Path(file).name}:{frame.f_lineno}")
 
     def note_builtin(frame: Any, event: str, function: Any) -> None:
         if event == "c_call" and function in switches:

@@ -11,7 +11,6 @@ import torch
 from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import CallResult, same_values
-from exportdoctor.targets.plain_state import without_writes
 from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, largest_difference
 from exportdoctor.worker.prove.input_set import InputSet, named_path
@@ -48,8 +47,7 @@ def compare_calls(one: InputSet, answers: Sequence[CallResult], *, tensors: bool
 def _state_note(one: InputSet) -> str:
     """What eager changes from one of its equal calls to the next, though they answer alike: a later one may not."""
     *_, before, last = [{}, *(result.numbers for result in one.results)]
-    seen = ((name, before.get(name, value), value) for name, value in last.items())
-    changed = [name for name, *values in seen if len(set(map(without_writes, values))) > 1]
+    changed = [name for name, value in last.items() if before.get(name, value) != value]
     if not changed:
         return ""
     return (

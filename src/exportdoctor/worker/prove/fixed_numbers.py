@@ -61,7 +61,7 @@ def _names_of_fixed(one: InputSet, module: torch.nn.Module, compare: Compare) ->
             if fewer and _agrees_with(fewer, one, module, compare):
                 places = fewer
         return [f"{name}{_line_of(*place[:2])}" for name, place in places.items()]
-    changed = _names_changed_by(one)
+    changed = [name for name in _names_changed_by(one) if name not in places]  # these alone are not why
     return changed[:_MOST_NAMES] if changed and _agrees_restored(one, module, compare) else []
 
 
