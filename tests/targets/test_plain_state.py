@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -30,3 +31,27 @@ def test_a_call_that_leaves_nothing_leaves_the_state(build: Callable[[], nn.Modu
     before = plain_state(module)
     module(torch.ones(3))
     assert plain_state(module) == before
+
+
+class Link:
+    def __init__(self, following: Link | None) -> None:
+        self.following = following
+        self.calls = 0
+
+
+def test_a_long_chain_of_objects_is_walked_to_its_end() -> None:
+    module, chain = nn.Linear(2, 2), (last := Link(None))
+    for _ in range(5000):
+        chain = Link(chain)
+    module.chain = chain  # type: ignore[assignment]
+    before = plain_state(module)
+    last.calls += 1
+    assert plain_state(module) != before
+
+
+def test_a_generator_of_random_numbers_that_was_drawn_from_is_another_state() -> None:
+    module = nn.Linear(2, 2)
+    module.random = random.Random(0)  # type: ignore[assignment]
+    before = plain_state(module)
+    module.random.random()  # type: ignore[operator, union-attr]
+    assert plain_state(module) != before

@@ -4,6 +4,7 @@ back between runs is named, too."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -90,6 +91,37 @@ def test_an_export_leaves_a_tensor_that_is_written_to_as_it_was_and_the_program_
     assert torch.equal(module.total, torch.zeros(3))
     row = compare_calls(one, run_calls(program, one.calls))
     assert row.holds
+    assert row.note.startswith("eager changes total with each call: 3 calls in a row agree")
+
+
+def test_one_of_two_values_that_change_is_not_named_where_it_is_not_known_which_is_why() -> None:
+    module = Held(Position())
+    module.log: list[int] = []  # type: ignore[misc, assignment]
+    module.register_forward_pre_hook(lambda module, _: module.log.append(1))
+    one, program = three_calls(module)
+
+    def compare(one: InputSet) -> Sequence[Agreement]:
+        return [compare_calls(one, run_calls(program, one.calls))]
+
+    (row,) = name_fixed_numbers(compare(one), [one], module, compare)
+    assert row.trouble == "call 2 of 3 differs by 1.0e+00: eager keeps state"
+
+
+class Seeded(nn.Module):
+    """Draws the same numbers at each call, which a program does not."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch.manual_seed(0)
+        return x + torch.randn(3)
+
+
+def test_a_program_that_does_not_repeat_what_eager_repeats_is_not_told_as_state_of_eager() -> None:
+    one, program = three_calls(Seeded())
+    answers = run_calls(program, one.calls)
+    first = [replace(answers[0], output=one.results[0].output), *answers[1:]]
+    assert compare_calls(one, first).trouble.endswith(
+        ": eager gives the same for equal calls, and the program does not"
+    )
 
 
 def test_a_number_of_a_class_that_is_another_one_after_each_call_is_named() -> None:

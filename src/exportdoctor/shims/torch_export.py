@@ -12,7 +12,7 @@ from typing import Any
 from exportdoctor.core.failure.messages import suggested_fixes
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.export_call import ExportCall, shapes_by_name
-from exportdoctor.targets.held_state import restore_attributes_and_tensors
+from exportdoctor.targets.held_state import restore_held_state
 from exportdoctor.torch_internals.trees import tree_leaves
 
 _SIZE = re.compile(r"L\['(?P<name>\w+)'\]\.size\(\)\[(?P<place>\d+)\] = (?P<expression>.+)")
@@ -45,7 +45,7 @@ def _export(call: ExportCall) -> Any:
     with ExitStack() as stack:
         if options.flat_forward:
             call = stack.enter_context(flat_forward(call))
-        stack.enter_context(restore_attributes_and_tensors(call.module))
+        stack.enter_context(restore_held_state(call.module))
         program = torch.export.export(
             call.module,
             call.args,

@@ -17,7 +17,7 @@ from exportdoctor.core.errors import ExportdoctorError, MissingPackageError, Tar
 from exportdoctor.core.exception_text import summary, text_of
 from exportdoctor.core.failure.frames import is_our_file, is_user_file
 from exportdoctor.core.patch_attribute import patch_attribute
-from exportdoctor.targets.held_state import restore_attributes_and_tensors
+from exportdoctor.targets.held_state import restore_held_state
 from exportdoctor.targets.plain_state import plain_state
 from exportdoctor.torch_internals.fake_tensors import is_fake, select_as_real_tensors_do
 
@@ -173,7 +173,7 @@ def runs_in_eager(module: nn.Module, inputs: Inputs) -> bool:
 
 @contextmanager
 def restore_afterwards(module: nn.Module) -> Iterator[None]:
-    """Restore attributes, hooks, tensors and the random state on exit; see `restore_attributes_and_tensors`.
+    """Restore attributes, hooks, tensors and the random state on exit; see `restore_held_state`.
 
     What the model compiles, and torch itself for `torch.cond`, runs in eager within, which is what an export traces:
     compiled code would take minutes, and calls of submodules in it are not seen.
@@ -186,7 +186,7 @@ def restore_afterwards(module: nn.Module) -> Iterator[None]:
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     masks = select_as_real_tensors_do() if any(map(is_fake, module.parameters())) else nullcontext()
     chance = torch.random.fork_rng(devices=devices)
-    with chance, torch.compiler.set_stance("force_eager"), masks, restore_attributes_and_tensors(module):
+    with chance, torch.compiler.set_stance("force_eager"), masks, restore_held_state(module):
         yield
 
 

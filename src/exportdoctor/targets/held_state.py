@@ -29,30 +29,25 @@ _MOST_BYTES = 64 << 20
 
 
 @contextmanager
-def restore_attributes(module: nn.Module) -> Iterator[None]:
+def restore_held_state(module: nn.Module) -> Iterator[None]:
     """Restore on exit what the module and its submodules hold, what dicts, lists, sets, deques, objects of the user's
-    classes and functions hold that are reached from there, and the states of generators.
+    classes and functions hold that are reached from there, and the states of generators; the values of buffers, and of
+    other tensors up to 64 MiB, also where they are written to or replaced through `.data`.
 
     Variables of files and classes stay as they are: such a flag may say that something was registered, once.
     """
-    with _restore(_held_values(module)):
-        yield
-
-
-@contextmanager
-def restore_attributes_and_tensors(module: nn.Module) -> Iterator[None]:
-    """As `restore_attributes`, and the values of buffers and of other tensors that are reached, of the latter up to
-    64 MiB, also where they are written to or replaced through `.data`."""
     import torch
 
     values = list(_held_values(module))
     buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
     known = {id(buffer) for buffer, _ in buffers}
     saved = list(_save(one for one in values if _is_writable(one) and id(one) not in known))
+    undo = [one for value in values for one in _undo_of(value)]
     try:
-        with _restore(values):
-            yield
+        yield
     finally:
+        for one in undo:
+            one()
         with torch.no_grad():
             for tensor, memory, copied in saved:
                 if tensor.data_ptr() != memory.data_ptr() or tensor.shape != memory.shape:
@@ -63,16 +58,6 @@ def restore_attributes_and_tensors(module: nn.Module) -> Iterator[None]:
                 if buffer.shape != value.shape:  # the forward has called resize_
                     buffer.resize_(value.shape)
                 buffer.copy_(value)
-
-
-@contextmanager
-def _restore(values: Iterable[Any]) -> Iterator[None]:
-    undo = [one for value in values for one in _undo_of(value)]
-    try:
-        yield
-    finally:
-        for one in undo:
-            one()
 
 
 def _save(tensors: Iterable[torch.Tensor]) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
@@ -133,25 +118,38 @@ def _values_in(value: Any) -> Iterator[Any]:
 
 def _undo_of(value: Any) -> Iterator[Callable[[], object]]:
     """What puts back what the value itself holds."""
-    import torch
-
-    kind, numpy = type(value), sys.modules.get("numpy.random")
+    kind = type(value)
     if issubclass(kind, _CONTAINERS):
         yield partial(_restore_contents, value, _contents(value))
     elif _is_function_of_user(value):
         yield from (partial(setattr, cell, "cell_contents", content) for cell, content in _cells(value))
-    elif issubclass(kind, torch.Generator):
-        yield partial(value.set_state, value.get_state())
-    elif issubclass(kind, random.Random):
-        yield partial(value.setstate, value.getstate())
-    elif numpy is not None and issubclass(kind, numpy.RandomState):
-        yield partial(value.set_state, value.get_state())
-    elif numpy is not None and issubclass(kind, numpy.Generator):
-        yield partial(setattr, value.bit_generator, "state", value.bit_generator.state)
+    elif (generator := _generator_access(value)) is not None:
+        read, write = generator
+        yield partial(write, read())
     if is_of_user(kind):
         attributes = attributes_of(value)
         yield partial(_restore_contents, attributes, _contents(attributes))
         yield from (partial(object.__setattr__, value, name, content) for name, content in slots_of(value))
+
+
+def state_of_generator(value: Any) -> Any:
+    """The state of a generator of random numbers; None for any other value."""
+    access = _generator_access(value)
+    return access[0]() if access is not None else None
+
+
+def _generator_access(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] | None:
+    """What reads and what writes the state of a generator of random numbers; None for any other value."""
+    import torch
+
+    kind, numpy = type(value), sys.modules.get("numpy.random")
+    if issubclass(kind, random.Random):
+        return value.getstate, value.setstate
+    if issubclass(kind, torch.Generator) or (numpy is not None and issubclass(kind, numpy.RandomState)):
+        return value.get_state, value.set_state
+    if numpy is not None and issubclass(kind, numpy.Generator):
+        return lambda: value.bit_generator.state, partial(setattr, value.bit_generator, "state")
+    return None
 
 
 def is_of_user(kind: type) -> bool:

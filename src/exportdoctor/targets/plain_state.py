@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import sys
 from collections import deque
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.failure.frames import is_local_file, is_user_file
-from exportdoctor.targets.held_state import attributes_of, is_of_user, slots_of
+from exportdoctor.targets.held_state import attributes_of, is_of_user, slots_of, state_of_generator
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, dict, set, deque, tuple)
 _WITH_FUNCTIONS = (staticmethod, classmethod, property, partial, MethodType)
-_MOST_ITEMS, _DEEPEST, _LONG = 256, 4, 1000
+_MOST_ITEMS, _MOST_OBJECTS, _DEEPEST, _LONG = 256, 10_000, 4, 1000
 _TENSORS_OF_MODULES = frozenset({"_parameters", "_buffers", "_modules"})
 
 
@@ -35,8 +36,7 @@ def plain_state(module: nn.Module) -> dict[str, Any]:
             place = f"{path}.{name}".lstrip(".")
             _note(found, place, value, deep=name not in _TENSORS_OF_MODULES)
             _note_function(found, place, value, seen)
-            _note_object(found, place, value, seen)
-            _note_object(found, place, value, seen)
+            _note_objects(found, place, value, seen)
     for kind in dict.fromkeys(kind for child in module.modules() for kind in type(child).__mro__):
         space = sys.modules.get(kind.__module__)
         if is_user_file(getattr(space, "__file__", None) or "<none>"):
@@ -74,17 +74,20 @@ def _note_file(found: dict[str, Any], file: Any, seen: set[int]) -> None:
             _note_all(found, f"{stem}.{name}", getattr(value, "__dict__", {}), seen)
 
 
-def _note_object(found: dict[str, Any], path: str, value: Any, seen: set[int]) -> None:
+def _note_objects(found: dict[str, Any], path: str, value: Any, seen: set[int]) -> None:
     """What an object of the user's holds, and the objects in it; a module is noted by its own path."""
     from torch import nn
 
-    if id(value) in seen or not is_of_user(type(value)) or isinstance(value, nn.Module):
-        return
-    seen.add(id(value))
-    for name, held in (*attributes_of(value).items(), *slots_of(value)):
-        _note(found, f"{path}.{name}", held)
-        _note_function(found, f"{path}.{name}", held, seen)
-        _note_object(found, f"{path}.{name}", held, seen)
+    pending = [(path, value)]
+    while pending and len(seen) < _MOST_OBJECTS:
+        path, value = pending.pop()
+        if id(value) in seen or not is_of_user(type(value)) or issubclass(type(value), nn.Module):
+            continue
+        seen.add(id(value))
+        for name, held in (*attributes_of(value).items(), *slots_of(value)):
+            _note(found, f"{path}.{name}", held)
+            _note_function(found, f"{path}.{name}", held, seen)
+            pending.append((f"{path}.{name}", held))
 
 
 def _note_function(found: dict[str, Any], path: str, value: Any, seen: set[int]) -> None:
@@ -139,6 +142,8 @@ def _words(value: Any, *, deep: bool) -> Iterator[Any]:
         yield type(value).__name__, _text(value)
     elif type(value) is itertools.count:
         yield repr(value)
+    elif (state := state_of_generator(value)) is not None:
+        yield hash(pickle.dumps(state))
     elif deep and _counts_writes(value):
         yield Writes(value._version)
     elif issubclass(type(value), _CONTAINERS):

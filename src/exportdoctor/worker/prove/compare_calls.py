@@ -11,6 +11,7 @@ import torch
 from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import CallResult, same_values
+from exportdoctor.targets.plain_state import without_writes
 from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, largest_difference
 from exportdoctor.worker.prove.input_set import InputSet, named_path
@@ -18,7 +19,8 @@ from exportdoctor.worker.prove.object_walk import FoundValue, values_in
 
 _MOST_NAMES = 3
 KEEPS_STATE = ": eager keeps state"
-"""Ends what is said of a call that differs, and whose inputs came earlier, too."""
+REPEATS_ITSELF = ": eager gives the same for equal calls, and the program does not"
+"""Each ends what is said of a call that differs, and whose inputs came earlier, too."""
 OTHERWISE_WITHOUT_GRADIENTS = (
     "the program gives what eager gives where gradients are recorded, as they are while torch.export traces; "
     "without gradients eager gives other numbers"
@@ -35,8 +37,7 @@ def compare_calls(one: InputSet, answers: Sequence[CallResult], *, tensors: bool
     row = max(rows, key=lambda row: row.max_abs / (row.tolerance or 1)) if place is None else rows[place]
     if place:
         what = row.trouble or f"differs by {row.max_abs:.1e}"
-        repeated = any(one.calls[place] is call for call in one.calls[:place])  # that agreed, when it came first
-        why = KEEPS_STATE if repeated else ""
+        why = _why_repeated_differs(one, place)
         row = msgspec.structs.replace(row, trouble=f"call {place + 1} of {len(rows)} {what}{why}")
     kept = _state_note(one) if one.kind == "called_again" and row.holds else ""
     other = OTHERWISE_WITHOUT_GRADIENTS if one.with_gradients and row.holds else ""
@@ -44,14 +45,26 @@ def compare_calls(one: InputSet, answers: Sequence[CallResult], *, tensors: bool
     return msgspec.structs.replace(row, kind=one.kind, made_up=one.made_up, note=notes)
 
 
+def _why_repeated_differs(one: InputSet, place: int) -> str:
+    """Why a call differs that agreed when it came first; empty for one that did not come before."""
+    before = [result for call, result in zip(one.calls[:place], one.results) if call is one.calls[place]]
+    if not before:
+        return ""
+    leaves = (tree_leaves((result.output, result.after, result.buffers)) for result in (one.results[place], before[0]))
+    alike = compare_outputs("", *leaves).holds
+    return REPEATS_ITSELF if alike else KEEPS_STATE
+
+
 def _state_note(one: InputSet) -> str:
     """What eager changes from one of its equal calls to the next, though they answer alike: a later one may not."""
     *_, before, last = [{}, *(result.numbers for result in one.results)]
-    changed = [name for name, value in last.items() if before.get(name, value) != value]
+    changed = {name: value for name, value in last.items() if before.get(name, value) != value}
     if not changed:
         return ""
+    seen = any(without_writes(before.get(name)) == without_writes(value) for name, value in changed.items())
+    program = "" if seen else ", and the program does not"  # it may write into a tensor as eager does
     return (
-        f"eager changes {', '.join(changed[:_MOST_NAMES])} with each call, and the program does not: "
+        f"eager changes {', '.join([*changed][:_MOST_NAMES])} with each call{program}: "
         f"{len(one.results)} calls in a row agree, later ones were not compared"
     )
 

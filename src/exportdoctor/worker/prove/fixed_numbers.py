@@ -20,6 +20,7 @@ import torch
 from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import copy_inputs, restore_afterwards
+from exportdoctor.targets.plain_state import without_writes
 from exportdoctor.worker.prove.compare_calls import KEEPS_STATE
 from exportdoctor.worker.prove.input_set import InputSet, run_in_eager
 
@@ -61,8 +62,9 @@ def _names_of_fixed(one: InputSet, module: torch.nn.Module, compare: Compare) ->
             if fewer and _agrees_with(fewer, one, module, compare):
                 places = fewer
         return [f"{name}{_line_of(*place[:2])}" for name, place in places.items()]
-    changed = [name for name in _names_changed_by(one) if name not in places]  # these alone are not why
-    return changed[:_MOST_NAMES] if changed and _agrees_restored(one, module, compare) else []
+    others = [name for name in _names_changed_by(one) if name not in places]  # these alone are not why
+    is_plain = len(others) == 1 and bool(without_writes(one.results[-1].numbers[others[0]]))
+    return others if is_plain and _agrees_restored(one, module, compare) else []
 
 
 def _names_changed_by(one: InputSet) -> list[str]:

@@ -73,5 +73,5 @@ def _forget_cached_calls() -> None:
         space = getattr(module, "__dict__", {})
         if is_user_file(str(space.get("__file__") or "<none>")):
             for value in list(space.values()):
-                if isinstance(value, _CACHED):
+                if issubclass(type(value), _CACHED):
                     value.cache_clear()
