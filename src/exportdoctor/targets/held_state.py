@@ -6,7 +6,7 @@ from __future__ import annotations
 import operator
 import random
 import sys
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -38,11 +38,10 @@ def restore_held_state(module: nn.Module) -> Iterator[None]:
     """
     import torch
 
-    values = list(_held_values(module))
+    tensors, undo = _walk(module)
     buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
     known = {id(buffer) for buffer, _ in buffers}
-    saved = list(_save(one for one in values if _is_writable(one) and id(one) not in known))
-    undo = [one for value in values for one in _undo_of(value)]
+    saved = list(_save(one for one in tensors if id(one) not in known))
     try:
         yield
     finally:
@@ -79,17 +78,23 @@ def _is_writable(value: Any) -> bool:
     return bool(value.layout == torch.strided and value.device.type != "meta")
 
 
-def _held_values(module: nn.Module) -> Iterator[Any]:
-    """The modules, and all values other than plain ones that are reached from them, each once. What hooks hold is left
-    out: they may be those of a caller who watches the module."""
+def _walk(module: nn.Module) -> tuple[list[torch.Tensor], list[Callable[[], object]]]:
+    """The tensors with values of their own that are reached from the module, and what puts back all else that is. What
+    hooks hold is left out: they may be those of a caller who watches the module."""
+    tensors: list[torch.Tensor] = []
+    undo: list[Callable[[], object]] = []
     pending: list[Any] = list(module.modules())
     seen = {id(hook) for one in pending for hook in _hooks_of(one)}
     while pending and len(seen) < _MOST_VALUES:
         value = pending.pop()
-        if id(value) not in seen:
-            seen.add(id(value))
-            yield value
-            pending.extend(one for one in _values_in(value) if id(type(one)) not in _PLAIN)
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if _is_writable(value):
+            tensors.append(value)
+        else:
+            pending.extend(one for one in _held_by(value, undo) if id(type(one)) not in _PLAIN)
+    return tensors, undo
 
 
 def _hooks_of(module: nn.Module) -> Iterator[Any]:
@@ -98,38 +103,36 @@ def _hooks_of(module: nn.Module) -> Iterator[Any]:
             yield from hooks.values()
 
 
-def _values_in(value: Any) -> Iterator[Any]:
+def _held_by(value: Any, undo: list[Callable[[], object]]) -> Iterator[Any]:
+    """The values that a value holds; what puts them back is added to `undo`."""
     kind = type(value)
     if issubclass(kind, _CONTAINERS):
-        yield from _contents(value)
+        contents = _contents(value)
+        undo.append(partial(_restore_contents, value, contents))
+        yield from contents
     elif issubclass(kind, tuple):
         yield from tuple.__iter__(value)
     elif issubclass(kind, partial):
         yield from (value.func, *value.args, *value.keywords.values())
     elif kind is MethodType:
         yield from (value.__self__, value.__func__)
-    elif _is_function_of_user(value):
-        yield from (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), value.__dict__)
-        yield from (content for _, content in _cells(value))
-    if is_of_user(kind):
-        yield from attributes_of(value).values()
-        yield from (content for _, content in slots_of(value))
-
-
-def _undo_of(value: Any) -> Iterator[Callable[[], object]]:
-    """What puts back what the value itself holds."""
-    kind = type(value)
-    if issubclass(kind, _CONTAINERS):
-        yield partial(_restore_contents, value, _contents(value))
-    elif _is_function_of_user(value):
-        yield from (partial(setattr, cell, "cell_contents", content) for cell, content in _cells(value))
+    elif kind is FunctionType:
+        if is_user_file(value.__code__.co_filename):
+            yield from (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), value.__dict__)
+            for cell, content in _cells(value):
+                undo.append(partial(setattr, cell, "cell_contents", content))
+                yield content
     elif (generator := _generator_access(value)) is not None:
         read, write = generator
-        yield partial(write, read())
+        undo.append(partial(write, read()))
     if is_of_user(kind):
         attributes = attributes_of(value)
-        yield partial(_restore_contents, attributes, _contents(attributes))
-        yield from (partial(object.__setattr__, value, name, content) for name, content in slots_of(value))
+        contents = _contents(attributes)
+        undo.append(partial(_restore_contents, attributes, contents))
+        yield from contents
+        for name, content in slots_of(value):
+            undo.append(partial(object.__setattr__, value, name, content))
+            yield content
 
 
 def state_of_generator(value: Any) -> Any:
@@ -154,16 +157,12 @@ def _generator_access(value: Any) -> tuple[Callable[[], Any], Callable[[Any], ob
 
 def is_of_user(kind: type) -> bool:
     """Whether it is a class of modules or of other objects of the user's."""
-    from torch import Tensor, nn
+    import torch
 
-    if issubclass(kind, nn.Module):
+    if issubclass(kind, torch.nn.Module):
         return True
-    file = getattr(sys.modules.get(str(kind.__module__)), "__file__", None) or "<none>"
-    return is_user_file(file) and not issubclass(kind, type | Tensor)
-
-
-def _is_function_of_user(value: Any) -> bool:
-    return type(value) is FunctionType and is_user_file(value.__code__.co_filename)
+    file = getattr(sys.modules.get(str(kind.__module__)), "__file__", None)
+    return file is not None and is_user_file(file) and not issubclass(kind, (type, torch.Tensor))
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
@@ -178,7 +177,7 @@ def attributes_of(value: Any) -> dict[str, Any]:
 def slots_of(value: Any) -> Iterator[tuple[str, Any]]:
     """The names and values of slots that are set."""
     for kind in type(value).__mro__:
-        for name, slot in kind.__dict__.items():
+        for name, slot in kind.__dict__.items() if "__slots__" in kind.__dict__ else ():
             if type(slot) is MemberDescriptorType:
                 with suppress(AttributeError):
                     yield name, slot.__get__(value)
@@ -198,7 +197,10 @@ def _contents(container: Any) -> tuple[Any, ...]:
 
 def _builtin_class(container: Any) -> Any:
     """The class whose methods read and write what is held: a subclass of a model's may forbid that, or note it."""
-    return next(one for one in type(container).__mro__ if one.__module__ in ("builtins", "collections"))
+    kind = type(container)
+    if kind.__module__ == "builtins" or kind is OrderedDict:
+        return kind
+    return next(one for one in kind.__mro__ if one.__module__ in ("builtins", "collections"))
 
 
 def _restore_contents(container: Any, contents: tuple[Any, ...]) -> None:
