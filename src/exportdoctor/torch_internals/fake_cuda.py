@@ -8,7 +8,7 @@ and the tracer computes with constants of one element.
 from __future__ import annotations
 
 import ctypes
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,16 +59,19 @@ def _guards() -> Any:
     return (ctypes.c_void_p * (_META + 1)).in_dll(library, _REGISTRY)
 
 
+def _has_guards() -> bool:
+    try:
+        return bool(_guards()[_META])
+    except OSError:  # no such library: another platform's
+        return False
+
+
 def _can_stand_in() -> bool:
     from torch._subclasses import fake_tensor
 
-    try:
-        has_guards = bool(_guards()[_META])
-    except OSError:  # no such library: another platform's
-        return False
     return (
         callable(fake_tensor.init_gpu_context)
-        and has_guards
+        and _has_guards()
         and hasattr(fake_tensor.FakeTensorMode, "avoid_device_init")
     )
 
@@ -117,4 +120,36 @@ LAZY_INIT = Hook(
     is_there=_has_lazy_init,
 )
 
-HOOKS = (FAKE_CUDA, LAZY_INIT)
+
+def start_autograd_without_threads() -> None:
+    """Start autograd in this process with no thread for any card: a fork of one that has such threads cannot use it.
+
+    A fork starts its own, with threads for its cards. Not for a process that computes gradients on a card itself. A
+    torch that is built for CUDA counts cards for fake tensors also where there is none. Nothing is done in a fork of a
+    process that has such threads already.
+    """
+    import torch
+
+    if not AUTOGRAD_THREADS.is_supported():
+        return
+    compute: Any = torch.autograd.backward
+    guards = _guards()
+    kept = guards[_CUDA]
+    guards[_CUDA] = guards[_META]
+    try:
+        with torch.enable_grad(), suppress(RuntimeError):  # it says that this is such a fork
+            compute(torch.ones((), device="cpu", requires_grad=True))
+    finally:
+        guards[_CUDA] = kept
+
+
+AUTOGRAD_THREADS = Hook(
+    id="autograd-threads",
+    api="c10::impl::device_guard_impl_registry",
+    used_for="attempts of a forward that computes gradients, with a torch that is built for CUDA",
+    lost="such a forward fails in each attempt, because its eager forward has started threads that no fork has",
+    seen_on=("2.13.0", "2.14.1"),
+    is_there=_has_guards,
+)
+
+HOOKS = (FAKE_CUDA, LAZY_INIT, AUTOGRAD_THREADS)
