@@ -82,7 +82,7 @@ FAKE_CUDA = Hook(
     "c10::impl::device_guard_impl_registry",
     used_for="exports on fake CUDA tensors without a GPU, and on one without a CUDA context in every attempt",
     lost="--device cuda needs a GPU, and each of its attempts opens a CUDA context",
-    seen_on=("2.9.1", "2.13.0", "2.15.0"),
+    seen_on=("2.9.1", "2.13.0", "2.14.1", "2.15.0"),
     is_there=_can_stand_in,
 )
 
@@ -116,7 +116,7 @@ LAZY_INIT = Hook(
     api="torch.cuda._lazy_init, torch.cuda._is_in_bad_fork",
     used_for="keeping a CUDA context out of the worker whose forks are the attempts",
     lost="--device cuda: a forward that opens a CUDA context by itself makes attempts fail",
-    seen_on=("2.9.1", "2.13.0", "2.15.0"),
+    seen_on=("2.9.1", "2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_lazy_init,
 )
 
@@ -124,13 +124,14 @@ LAZY_INIT = Hook(
 def start_autograd_without_threads() -> None:
     """Start autograd in this process with no thread for any card: a fork of one that has such threads cannot use it.
 
-    A fork starts its own, with threads for its cards. Not for a process that computes gradients on a card itself. A
-    torch that is built for CUDA counts cards for fake tensors also where there is none. Nothing is done in a fork of a
-    process that has such threads already.
+    A fork starts its own, with threads for its cards. A torch that is built for CUDA counts cards for fake tensors also
+    where there is none. Nothing is done in a process that has opened CUDA, which may compute gradients on a card, and in
+    a fork of one that has such threads already.
     """
     import torch
 
-    if not AUTOGRAD_THREADS.is_supported():
+    opened: Any = torch.cuda.is_initialized
+    if opened() or not AUTOGRAD_THREADS.is_supported():
         return
     compute: Any = torch.autograd.backward
     guards = _guards()
