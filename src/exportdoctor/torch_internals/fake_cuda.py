@@ -125,7 +125,7 @@ def start_autograd_without_threads() -> None:
     """Start autograd in this process with no thread for any card: a fork of one that has such threads cannot use it.
 
     A fork starts its own, with threads for its cards. A torch that is built for CUDA counts cards for fake tensors also
-    where there is none. Nothing is done in a process that has opened CUDA, which may compute gradients on a card, and in
+    where there is none. Nothing is done in a process that has opened CUDA, which may compute gradients on one, and in
     a fork of one that has such threads already.
     """
     import torch
