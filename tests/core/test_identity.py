@@ -96,6 +96,13 @@ def test_a_name_free_signature_has_a_kind_and_never_a_status(status: OutcomeStat
     assert signature.kind.ends_the_process == status.ended_the_process
 
 
+def test_a_time_out_is_the_same_whether_it_seems_to_wait_or_to_compute() -> None:
+    waiting, computing = died(OutcomeStatus.TIMED_OUT, "hang"), died(OutcomeStatus.TIMED_OUT, "time-out")
+    assert same_line(waiting, computing)
+    assert not same_line(died(OutcomeStatus.CRASHED, "SIGSEGV"), died(OutcomeStatus.CRASHED, "SIGABRT"))
+    assert not same_line(waiting, died(OutcomeStatus.OUT_OF_MEMORY))
+
+
 def test_a_crash_that_is_a_finding_of_the_run_is_recognised() -> None:
     record = ExceptionRecord(type="SIGSEGV", message="Segmentation fault: native code touched memory not its own")
     finding = msgspec.structs.replace(ATTENTION, kind=FailureKind.CRASH, exception=record)

@@ -26,9 +26,13 @@ def shown() -> dict[str, str]:
 
 
 def normalise(text: str) -> list[str]:
-    """Its words, without what differs between two runs: times, sizes, ids of runs, the log's path, line breaks."""
+    """Its words, without what differs between two runs: times, sizes, ids of runs, the log's path, line breaks.
+
+    Nor does it matter whether torch is built for CUDA: both run on the CPU.
+    """
     text = re.sub(r"^ *Log:.*\n(?: {6}.*\n)*", "", text, flags=re.M)
     text = re.sub(r"\d{8}-\d{6}-\S+", "RUN", text)
+    text = re.sub(r"\btorch (\S+?)\+\w+", r"torch \1", text)
     text = re.sub(r"\d+(?:\.\d+)?(?:e[+-]\d+)?", "N", text)
     return text.split()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.identity import name_free_signature
@@ -16,6 +17,7 @@ from exportdoctor.core.records.target import BuildOptions
 from exportdoctor.core.run.events import AnyEvent, ProbeFinished
 from exportdoctor.core.run.report import Report
 from exportdoctor.core.run.run_state import fold
+from exportdoctor.core.versions import is_in_range
 from exportdoctor.repro.candidates.candidate_runner import CandidateRunner
 from scanning import events_of
 
@@ -36,6 +38,7 @@ def expected_of(path: Path) -> dict[str, Any]:
     """The literal EXPECTED of a fixture, read without importing it.
 
     EXPECTED_DYNAMIC, where there is one, states what holds when the submodules' inputs are dynamic too, as in a scan.
+    On the releases that are MENDED all modules pass.
     """
     literals = {
         getattr(node.target if isinstance(node, ast.AnnAssign) else node.targets[0], "id", ""): node.value
@@ -43,6 +46,8 @@ def expected_of(path: Path) -> dict[str, Any]:
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None
     }
     found: dict[str, Any] = ast.literal_eval(literals.get("EXPECTED_DYNAMIC") or literals["EXPECTED"])
+    if "MENDED" in literals and is_in_range(torch.__version__, ast.literal_eval(literals["MENDED"])):
+        return {**found, "statuses": dict.fromkeys(found["statuses"], "pass"), "findings": []}
     return found
 
 

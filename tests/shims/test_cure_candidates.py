@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import exportdoctor.shims as sh
+from exportdoctor.core.versions import is_in_range
 from exportdoctor.shims.leaks import changed_places, snapshot
 from exportdoctor.shims.own import OWN
 from shim_cases import CASES, Growing, Store, after_prompt
@@ -51,6 +52,9 @@ def test_every_shim_of_ours_has_a_case() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_without_the_shim_it_fails_as_expected(name: str) -> None:
     found = CASES[name]
+    if found.mended and is_in_range(torch.__version__, found.mended):
+        found.export(found.call())
+        return
     try:
         found.export(found.call())
     except Exception as error:  # which kind of exception is torch's to choose

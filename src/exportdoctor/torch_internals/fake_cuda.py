@@ -8,7 +8,7 @@ and the tracer computes with constants of one element.
 from __future__ import annotations
 
 import ctypes
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,16 +59,19 @@ def _guards() -> Any:
     return (ctypes.c_void_p * (_META + 1)).in_dll(library, _REGISTRY)
 
 
+def _has_guards() -> bool:
+    try:
+        return bool(_guards()[_META])
+    except OSError:  # no such library: another platform's
+        return False
+
+
 def _can_stand_in() -> bool:
     from torch._subclasses import fake_tensor
 
-    try:
-        has_guards = bool(_guards()[_META])
-    except OSError:  # no such library: another platform's
-        return False
     return (
         callable(fake_tensor.init_gpu_context)
-        and has_guards
+        and _has_guards()
         and hasattr(fake_tensor.FakeTensorMode, "avoid_device_init")
     )
 
@@ -79,7 +82,7 @@ FAKE_CUDA = Hook(
     "c10::impl::device_guard_impl_registry",
     used_for="exports on fake CUDA tensors without a GPU, and on one without a CUDA context in every attempt",
     lost="--device cuda needs a GPU, and each of its attempts opens a CUDA context",
-    seen_on=("2.9.1", "2.13.0", "2.15.0"),
+    seen_on=("2.9.1", "2.13.0", "2.14.1", "2.15.0"),
     is_there=_can_stand_in,
 )
 
@@ -113,8 +116,41 @@ LAZY_INIT = Hook(
     api="torch.cuda._lazy_init, torch.cuda._is_in_bad_fork",
     used_for="keeping a CUDA context out of the worker whose forks are the attempts",
     lost="--device cuda: a forward that opens a CUDA context by itself makes attempts fail",
-    seen_on=("2.9.1", "2.13.0", "2.15.0"),
+    seen_on=("2.9.1", "2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_lazy_init,
 )
 
-HOOKS = (FAKE_CUDA, LAZY_INIT)
+
+def start_autograd_without_threads() -> None:
+    """Start autograd in this process with no thread for any card: a fork of one that has such threads cannot use it.
+
+    A fork starts its own, with threads for its cards. A torch that is built for CUDA counts cards for fake tensors also
+    where there is none. Nothing is done in a process that has opened CUDA, which may compute gradients on one, and in
+    a fork of one that has such threads already.
+    """
+    import torch
+
+    opened: Any = torch.cuda.is_initialized
+    if opened() or not AUTOGRAD_THREADS.is_supported():
+        return
+    compute: Any = torch.autograd.backward
+    guards = _guards()
+    kept = guards[_CUDA]
+    guards[_CUDA] = guards[_META]
+    try:
+        with torch.enable_grad(), suppress(RuntimeError):  # it says that this is such a fork
+            compute(torch.ones((), device="cpu", requires_grad=True))
+    finally:
+        guards[_CUDA] = kept
+
+
+AUTOGRAD_THREADS = Hook(
+    id="autograd-threads",
+    api="c10::impl::device_guard_impl_registry",
+    used_for="attempts of a forward that computes gradients, with a torch that is built for CUDA",
+    lost="such a forward fails in each attempt, because its eager forward has started threads that no fork has",
+    seen_on=("2.13.0", "2.14.1"),
+    is_there=_has_guards,
+)
+
+HOOKS = (FAKE_CUDA, LAZY_INIT, AUTOGRAD_THREADS)

@@ -42,7 +42,7 @@ LAZY_GRAPHS = Hook(
     api="torch.fx._lazy_graph_module.{_use_lazy_graph_module, _LazyGraphModule.real_recompile}",
     used_for="exports of large models in less time",
     lost="exports of large models take longer",
-    seen_on=("2.13.0",),
+    seen_on=("2.13.0", "2.14.1"),
     is_there=_has_lazy_graphs,
 )
 
@@ -78,7 +78,7 @@ SYMBOLIZER = Hook(
     api="torch.utils._traceback._extract_symbolized_tb(tb, skip)",
     used_for="exports of large models in less time",
     lost="exports of large models take longer",
-    seen_on=("2.13.0",),
+    seen_on=("2.13.0", "2.14.1"),
     is_there=_has_symbolizer,
 )
 
@@ -147,7 +147,7 @@ NODE_STACKS = Hook(
     api="torch.fx.proxy.{CapturedTraceback, TracerBase._filter_traceback_frames, _STACK_TRACE_ANCHORS}",
     used_for="exports of large models in less time",
     lost="exports of large models take longer",
-    seen_on=("2.13.0",),
+    seen_on=("2.13.0", "2.14.1"),
     is_there=_has_node_stacks,
 )
 
@@ -187,7 +187,7 @@ MEMORY_FORMATS = Hook(
     api="torch.fx.experimental.proxy_tensor._extract_tensor_metadata(result, include_contiguity)",
     used_for="exports of large models in less time",
     lost="exports of large models take longer",
-    seen_on=("2.13.0",),
+    seen_on=("2.13.0", "2.14.1"),
     is_there=_has_memory_formats,
 )
 
@@ -223,7 +223,7 @@ ONNX_PREPARATION = Hook(
     api="torch.onnx._internal.exporter._core._prepare_exported_program_for_export",
     used_for="transformers' fixes of the graph before it is translated to ONNX, as shims",
     lost="shims that edit the graph before its translation are not applicable",
-    seen_on=("2.13.0",),
+    seen_on=("2.13.0", "2.14.1"),
     is_there=_has_onnx_preparation,
     imports_onnx=True,
 )

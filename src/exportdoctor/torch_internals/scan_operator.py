@@ -45,7 +45,7 @@ SCAN = Hook(
     api="torch._higher_order_ops.scan.scan, torch._dynamo.eval_frame.remove_from_cache",
     used_for="loops over a dynamic dimension that carry state",
     lost="the shims loops-as-scan and rnn-as-scan, without which such loops fix the dimension",
-    seen_on=("2.13.0",),
+    seen_on=("2.13.0", "2.14.1"),
     is_there=_has_scan,
 )
 

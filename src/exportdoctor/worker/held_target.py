@@ -19,6 +19,7 @@ from exportdoctor.process.graphics_cards import visible_cards
 from exportdoctor.targets import Plan, build, resolve
 from exportdoctor.targets.configuration import ConfigurationPlan
 from exportdoctor.targets.eager import blame_running_code
+from exportdoctor.torch_internals.fake_cuda import start_autograd_without_threads
 from exportdoctor.worker import environment
 from exportdoctor.worker.process_state import keep_process
 from exportdoctor.worker.read_log import LOG
@@ -68,6 +69,7 @@ def hold(ref: str) -> bool:
     try:
         with LOG.watch(), keep_process(), blame_running_code(f"Building {plan.title} failed"):
             built = build(plan)
+            start_autograd_without_threads()
             makers = {name: _made_ahead(built, name) for name in plan.parts}
             built = dataclasses.replace(built, makers={**built.makers, **makers})
             sources = environment.sources(built.model)

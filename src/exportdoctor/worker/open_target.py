@@ -25,7 +25,7 @@ from exportdoctor.targets import Plan, build, build_small_model, has_small_model
 from exportdoctor.targets.built import BuiltPart, BuiltTarget
 from exportdoctor.targets.eager import FIX_FIRST, blame_running_code, own_stack, run_once
 from exportdoctor.targets.factory.factory_plan import FactoryPlan
-from exportdoctor.torch_internals.fake_cuda import without_context
+from exportdoctor.torch_internals.fake_cuda import start_autograd_without_threads, without_context
 from exportdoctor.torch_internals.hook_table import missing_hooks
 from exportdoctor.torch_internals.tracing_modes import has_global_hooks
 from exportdoctor.worker import environment
@@ -91,6 +91,9 @@ class OpenTarget:
             if self.placement is not None and _keeps_forks_off(self.placement):
                 self.plan, self.placement = replace_device(self.plan, asked), None
                 built = self.built = build(self.plan)
+            isolation = _isolation(command.isolation)
+            if isolation == "fork":
+                start_autograd_without_threads()  # before a forward that computes gradients starts it with some
             self._sources = sources = environment.sources(built.model)
             return Opened(
                 environment=environment.versions(),
@@ -98,7 +101,7 @@ class OpenTarget:
                 weights=built.weights,
                 device=built.device if self.placement is None else "cuda" if asked == "auto" else asked,
                 dtype=built.dtype,
-                isolation=_isolation(command.isolation),
+                isolation=isolation,
                 seconds=round(time.perf_counter() - started, 3),
                 parts=tuple(self.plan.parts),
                 sources=sources,

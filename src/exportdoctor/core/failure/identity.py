@@ -58,10 +58,11 @@ def line_identity(outcome: Outcome) -> tuple[str, ...]:
     """What identifies the line of the user's code that a failure is blamed on; empty where there is no such line.
 
     The line is the one that failed, or the one that made the guard that torch found violated after tracing. The stack
-    of a process that died is not reliable, so that it is identified by how it died.
+    of a process that died is not reliable, so that it is identified by how it died. Whether one that exceeds its time
+    is told as a hang depends on how busy the machine is, so that this does not count.
     """
     if outcome.status.ended_the_process:
-        return outcome.status, outcome.signal or ""
+        return outcome.status, "" if outcome.status is OutcomeStatus.TIMED_OUT else outcome.signal or ""
     failure = outcome.failure
     if failure is None:
         return ()

@@ -234,6 +234,8 @@ RULES = (
          r"Unexpected input tensor shape .* specified at|Expected dynamic shape spec .* to have the same length|"
          r"Found different definitions .* for the same symbolic|"
          r"expected dynamic_shapes? to be|Unable to specify input integers as dynamic"),
+    Rule(FailureKind.INVALID_DYNAMIC_SHAPES, "keywords in **kwargs are described twice or in no form that fits", "2.14",
+         r"dynamic shapes? for variadic keyword argument", types=("UserError",)),
     Rule(FailureKind.INVALID_DYNAMIC_SHAPES, "the example's own size lies outside of the declared range", "2.1-2.13",
          r"^\s*\d+ not in range \[", types=("ConstraintViolationError",)),
     # constraints between dimensions

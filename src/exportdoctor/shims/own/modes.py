@@ -301,7 +301,7 @@ FLAT_SIGNATURE = _mode(
     soundness="exact",
     enter=_option(flat_forward=True),
     does=(
-        "torch matches dynamic shapes once with the keywords bundled in **kwargs and once without; no "
+        "torch up to 2.13 matches dynamic shapes once with the keywords bundled in **kwargs and once without; no "
         "specification fits both. For the export, the keywords of this call become parameters of forward."
     ),
     cures=(
@@ -309,7 +309,7 @@ FLAT_SIGNATURE = _mode(
         Cure(message=r"dynamic_shapes.*(kwargs|match|structure)|number of parameters|combined_args|top-level keys"),
     ),
     link="https://github.com/pytorch/pytorch/issues/155862",
-    retire="torch.export supports dynamic shapes of keywords in **kwargs",
+    retire="torch 2.14 is the oldest that is supported: it takes dynamic shapes of keywords in **kwargs",
     rank=20,
     replaces=(
         Replacement(
