@@ -378,7 +378,9 @@ def test_what_comes_next_is_that_command_and_no_script(report: Report, events: l
 
 def test_numbers_are_those_of_the_program_and_not_of_its_trace(models: Path) -> None:
     report = scan_file(models, factory="scaled")
-    assert "on 3 x 4: an output differs" in report.findings[0].exception.message
+    said, line = report.findings[0].exception.message, MODELS[: MODELS.index("2 if torch.compiler.is_")].count("\n") + 1
+    assert "on 3 x 4: an output differs" in said
+    assert f"; at models.py:{line} eager goes another way than the export went (torch.compiler.is_exporting())" in said
 
 
 def test_a_right_program_says_on_how_many_sets(models: Path) -> None:

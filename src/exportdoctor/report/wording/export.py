@@ -225,6 +225,11 @@ def caught_in_export(line: str, said: str, *, others: int) -> str:
     )
 
 
+def goes_another_way(line: str, asked: str) -> str:
+    """Said of a program that has the way of the export, where eager goes another."""
+    return f"at {line} eager goes another way than the export went{f' ({asked})' if asked else ''}"
+
+
 def not_compared(outcome: Outcome) -> str:
     """Why the program of a part that passes could not be compared with eager."""
     if outcome.note:

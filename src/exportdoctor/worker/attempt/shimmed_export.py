@@ -36,6 +36,7 @@ from exportdoctor.worker.prove.drawn_inputs import SetDrawer
 from exportdoctor.worker.prove.empty_constants import find_empty_constant
 from exportdoctor.worker.prove.fixed_numbers import name_fixed_numbers
 from exportdoctor.worker.prove.input_set import InputSet, run_in_eager
+from exportdoctor.worker.prove.other_way import name_other_way
 from exportdoctor.worker.prove.recorded_gradients import held_to_traced
 from exportdoctor.worker.prove.repeated_eager import leave_out_chance, states_of_generators
 from exportdoctor.worker.translate.failed_node import describe_empty_constant
@@ -103,6 +104,10 @@ def shimmed_export(
         held = held_to_traced(call.module, those, compare(*those), compare)
         return leave_out_chance(call.module, those, held)
 
+    def export_again() -> None:
+        with apply_shims(shims, treated) as given:
+            export_program(given)
+
     chance = ""
     if not agrees:
         rows = held_to_traced(call.module, sets, rows, compare)
@@ -114,7 +119,9 @@ def shimmed_export(
     caught = note_caught(in_export.found, in_eager.found)
     if not agrees:
         rows = [row if row.holds else _with_notes([row], caught)[0] for row in rows]
-        return tuple(name_fixed_numbers(rows, sets, call.module, compare))
+        named = name_fixed_numbers(rows, sets, call.module, compare)
+        is_explained = probe.shims or caught or named != rows or treated.options.strict
+        return tuple(named if is_explained else name_other_way(rows, sets, call.module, export_again))
     rows = _with_notes(rows, unloadable_file(why) if why else "", chance, caught)
     drawer = drawer_for(call, sets[0])
     if probe.to == "compare":
