@@ -75,7 +75,9 @@ def shimmed_export(
         if not EXPORTERS[probe.exporter].makes_program:
             export_torchscript(given.module, given.args, given.kwargs, None)
             return ()
-        with nullcontext() if given.options.strict else saving(), watch_caught(on=in_eager.may_be_more) as in_export:
+        strict = given.options.strict  # then dynamo reads the functions, and runs none of them
+        watched = in_eager.may_be_more and not strict
+        with nullcontext() if strict else saving(), watch_caught(on=watched) as in_export:
             program = export_program(given)
             finish_graphs(program)
         see(program, given)
