@@ -229,6 +229,50 @@ class Flips(nn.Module):
 
 def flips():
     return Flips().eval(), (torch.randn(3, 4),)
+
+
+class Caught(nn.Module):
+    # torch refuses the branch, and the program has what the except does
+
+    def forward(self, x):
+        try:
+            return x * 2 if x.sum() > 0 else x * 3
+        except RuntimeError:
+            return x * 4
+
+
+def caught():
+    return Caught(), (torch.ones(3, 4),)
+
+
+class Rarely(nn.Module):
+    # no input set that is tried shows it
+
+    def forward(self, x):
+        try:
+            if x.abs().max() > 1e6:
+                x = x / x.abs().max()
+        except RuntimeError:
+            pass
+        return x * 2
+
+
+def rarely():
+    return Rarely(), (torch.ones(3, 4),)
+
+
+class Tried(nn.Module):
+    # eager raises and catches the same
+
+    def forward(self, x):
+        try:
+            return x * self.scale
+        except AttributeError:
+            return x * 2
+
+
+def tried():
+    return Tried(), (torch.ones(3, 4),)
 """
 
 
@@ -296,6 +340,28 @@ def test_a_number_that_is_not_why_a_program_differs_is_not_named(models: Path) -
     assert ": eager keeps state in found, and" in finding.exception.message
 
 
+def test_what_the_model_catches_of_the_export_alone_is_named_where_numbers_differ(models: Path) -> None:
+    (finding,) = scan_file(models, factory="caught").findings
+    line = MODELS[: MODELS.index("return x * 2 if x.sum()")].count("\n") + 1
+    assert f"at models.py:{line} the export raises what eager does not" in finding.exception.message
+
+
+def test_what_the_model_catches_of_the_export_alone_is_told_of_a_program_that_agrees(models: Path) -> None:
+    (part,) = scan_file(models, factory="rarely").parts
+    assert part.verdict == "passes"
+    assert part.numbers is not None
+    line = MODELS[: MODELS.index("if x.abs().max() > 1e6")].count("\n") + 1
+    (note,) = numbers_notes("default", part.numbers)
+    assert f"at models.py:{line} the export raises what eager does not" in note
+    assert "(GuardOnDataDependentSymNode: Could not guard on data-dependent expression Eq(u0, 1))" in note
+
+
+def test_what_eager_catches_too_is_not_told(models: Path) -> None:
+    (part,) = scan_file(models, factory="tried").parts
+    assert part.numbers is not None
+    assert not list(numbers_notes("default", part.numbers))
+
+
 @pytest.mark.parametrize("form", sorted(FORMS))
 def test_every_form_names_that_command(form: str, report: Report) -> None:
     assert "exportdoctor numbers " in render(report, form, Style(width=400))
@@ -312,7 +378,9 @@ def test_what_comes_next_is_that_command_and_no_script(report: Report, events: l
 
 def test_numbers_are_those_of_the_program_and_not_of_its_trace(models: Path) -> None:
     report = scan_file(models, factory="scaled")
-    assert "on 3 x 4: an output differs" in report.findings[0].exception.message
+    said, line = report.findings[0].exception.message, MODELS[: MODELS.index("2 if torch.compiler.is_")].count("\n") + 1
+    assert "on 3 x 4: an output differs" in said
+    assert f"; at models.py:{line} eager goes another way than the export went (torch.compiler.is_exporting())" in said
 
 
 def test_a_right_program_says_on_how_many_sets(models: Path) -> None:

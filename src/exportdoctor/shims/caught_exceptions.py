@@ -27,7 +27,7 @@ def find_catcher(stack: Iterable[Line]) -> str:
         file = Path(name)
         if any(file.is_relative_to(folder / entrance) for entrance in _ENTRANCES):
             return ""
-        if not file.is_relative_to(folder) and (caught := _catching_line(name, line)):
+        if not file.is_relative_to(folder) and (caught := catching_line(name, line)):
             return f"{file.name}:{caught}"
     return ""
 
@@ -41,7 +41,7 @@ def stack_lines(frame: FrameType | None, ours: object) -> Iterator[Line]:
         frame = frame.f_back
 
 
-def _catching_line(file: str, line: int) -> int:
+def catching_line(file: str, line: int) -> int:
     """The line of a `try` or `with` around `line`, in its function, that may stop an exception; 0 if there is none."""
     tree = _tree_of_file(file)
     if tree is None:

@@ -222,7 +222,22 @@ def says_unloadable(note: str) -> bool:
 
 def numbers_of_pass_differ(row: Agreement) -> str:
     """What stands for an exception's message where a part exports and its program is wrong."""
-    return f"It exports, and on {row.inputs or 'the example'}: {numbers_differ(row)}"
+    note = f"; {row.note}" if row.note else ""
+    return f"It exports, and on {row.inputs or 'the example'}: {numbers_differ(row)}{note}"
+
+
+def caught_in_export(line: str, said: str, *, others: int) -> str:
+    """Said of a program that has what an `except` does, since torch raised what eager does not."""
+    more = f" and {count(others, 'other line')}" if others else ""
+    return (
+        f"at {line}{more} the export raises what eager does not, and the model's own code catches it ({said}): "
+        "the program has what runs after that, for all inputs"
+    )
+
+
+def goes_another_way(line: str, asked: str) -> str:
+    """Said of a program that has the way of the export, where eager goes another."""
+    return f"at {line} eager goes another way than the export went{f' ({asked})' if asked else ''}"
 
 
 def not_compared(outcome: Outcome) -> str:

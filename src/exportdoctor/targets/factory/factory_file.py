@@ -16,6 +16,9 @@ from exportdoctor.core.exception_text import summary
 from exportdoctor.core.file_hash import file_identity
 from exportdoctor.core.read_file import read_file
 
+_DEFINE_ANY = frozenset({"globals", "vars", "locals", "exec", "setattr"})
+"""Functions by which a file may define names that its text does not show."""
+
 
 def check_factory(file: Path, *, name: str) -> None:
     """Raise `UsageError` unless the file defines `name`, and `TargetError` if it is not Python. Runs nothing."""
@@ -99,9 +102,11 @@ def _parse(file: Path) -> ast.Module:
 
 
 def _names(body: Iterable[ast.stmt]) -> Iterator[str]:
-    """The names that the module's own level defines, those under `if`, `try` and `with` included."""
+    """The names that the module's own level defines, those under `if`, `try` and `with` included; `*` for any."""
     for node in body:
         match node:
+            case ast.FunctionDef(name="__getattr__"):
+                yield "*"
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 yield name
             case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
@@ -111,8 +116,12 @@ def _names(body: Iterable[ast.stmt]) -> Iterator[str]:
                     child for child in ast.walk(node) if child is not node and isinstance(child, ast.stmt)
                 )
             case _:
-                targets = [child for child in ast.walk(node) if isinstance(child, ast.Name)]
-                yield from (target.id for target in targets if isinstance(target.ctx, ast.Store))
+                names = [child for child in ast.walk(node) if isinstance(child, ast.Name)]
+                yield from ("*" if name.id in _DEFINE_ANY else name.id for name in names if _defines(name))
+
+
+def _defines(name: ast.Name) -> bool:
+    return isinstance(name.ctx, ast.Store) or name.id in _DEFINE_ANY
 
 
 def _neighbours(path: Path, folder: Path) -> Iterator[Path]:

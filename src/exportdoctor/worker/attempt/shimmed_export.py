@@ -28,6 +28,7 @@ from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
 from exportdoctor.worker.attempt.fast_export import ExportContext
 from exportdoctor.worker.attempt.torchscript import export_torchscript
 from exportdoctor.worker.export.program_file import why_unloadable
+from exportdoctor.worker.prove.caught_in_export import note_caught, watch_caught
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, failed_run, tensors_in
 from exportdoctor.worker.prove.cure_inputs import cure_inputs, drawer_for
@@ -35,6 +36,7 @@ from exportdoctor.worker.prove.drawn_inputs import SetDrawer
 from exportdoctor.worker.prove.empty_constants import find_empty_constant
 from exportdoctor.worker.prove.fixed_numbers import name_fixed_numbers
 from exportdoctor.worker.prove.input_set import InputSet, run_in_eager
+from exportdoctor.worker.prove.other_way import name_other_way
 from exportdoctor.worker.prove.recorded_gradients import held_to_traced
 from exportdoctor.worker.prove.repeated_eager import leave_out_chance, states_of_generators, why_unlike
 from exportdoctor.worker.translate.failed_node import describe_empty_constant
@@ -66,13 +68,16 @@ def shimmed_export(
     """
     shims = order_shims([find(name, files=files, axes=axes) for name in probe.shims])
     compares = probe.to in ("run", "compare")
-    sets = tuple(_known_sets(call, probe)) if compares else ()  # before the export can leave anything behind
+    with watch_caught(on=compares and not probe.shims) as in_eager:
+        sets = tuple(_known_sets(call, probe)) if compares else ()  # before the export can leave anything behind
     treated = dataclasses.replace(call, options=_options(call, probe))
     with apply_shims(shims, treated) as given:
         if not EXPORTERS[probe.exporter].makes_program:
             export_torchscript(given.module, given.args, given.kwargs, None)
             return ()
-        with nullcontext() if given.options.strict else saving():
+        strict = given.options.strict  # then dynamo reads the functions, and runs none of them
+        watched = in_eager.may_be_more and not strict
+        with nullcontext() if strict else saving(), watch_caught(on=watched) as in_export:
             program = export_program(given)
             finish_graphs(program)
         see(program, given)
@@ -101,6 +106,10 @@ def shimmed_export(
         held = held_to_traced(call.module, those, compare(*those), compare)
         return leave_out_chance(call.module, those, held)
 
+    def export_again() -> None:
+        with apply_shims(shims, treated) as given:
+            export_program(given)
+
     chance = ""
     if not agrees:
         rows = held_to_traced(call.module, sets, rows, compare)
@@ -109,9 +118,13 @@ def shimmed_export(
         if agrees := all(row.holds or _is_of_layout(row, probe) for row in rows):
             with apply_shims(shims, treated):
                 why = why_unloadable(program)
+    caught = note_caught(in_export.found, in_eager.found)
     if not agrees:
-        return tuple(name_fixed_numbers(rows, sets, call.module, compare))
-    rows = _with_notes(rows, unloadable_file(why) if why else "", chance)
+        rows = [row if row.holds else _with_notes([row], caught)[0] for row in rows]
+        named = name_fixed_numbers(rows, sets, call.module, compare)
+        is_explained = probe.shims or caught or named != rows or treated.options.strict
+        return tuple(named if is_explained else name_other_way(rows, sets, call.module, export_again))
+    rows = _with_notes(rows, unloadable_file(why) if why else "", chance, caught)
     drawer = drawer_for(call, sets[0])
     if probe.to == "compare":
         refused = tuple(_drawn_refused(drawer, program, ready, given))
