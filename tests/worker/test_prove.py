@@ -22,7 +22,6 @@ from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import compare_outputs
 from exportdoctor.worker.prove.cure_inputs import change_layout, cure_inputs, drawer_for, resample_numbers
 from exportdoctor.worker.prove.drawn_values import draw_like
-from exportdoctor.worker.prove.eager_trace import RoundingNoise
 from exportdoctor.worker.prove.input_meaning import draw_boundaries
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.object_walk import tensors_by_path
@@ -311,15 +310,6 @@ def test_masked_positions_are_not_compared_either_where_the_program_leaves_an_ou
     assert "1 masked positions" in row.note
     found[0, 1] += 1
     assert not compare_calls(one, [CallResult(output=[found], after=inputs, buffers={})], tensors=True).holds
-
-
-def test_noise_of_rounding_moves_what_is_computed_by_little_and_leaves_what_is_passed_on() -> None:
-    values = torch.rand(100) + 1
-    with RoundingNoise(16, seed=0):
-        passed, computed = values.reshape(10, 10), values * 2
-    assert torch.equal(passed.flatten(), values)
-    apart = (computed / (values * 2) - 1).abs().max()
-    assert 0 < apart <= 17 * torch.finfo(torch.float32).eps
 
 
 def test_a_set_is_titled_by_the_sizes_of_all_dynamic_axes_however_they_are_given() -> None:

@@ -188,6 +188,7 @@ def random_eager(changed: Sequence[str]) -> str:
     return f"{RANDOM_EAGER}, and each call changes {', '.join(changed[:_MOST_NAMES])}{more}"
 
 
+MOVED_BY_ROUNDING = "rounding alone moves eager's own answer there by no less than the program differs from it"
 FIX_CHANCE = (
     "Let the model draw with torch's default generator only, and keep what it changes from call to call in buffers"
 )

@@ -39,6 +39,7 @@ from exportdoctor.worker.prove.input_set import InputSet, run_in_eager
 from exportdoctor.worker.prove.other_way import name_other_way
 from exportdoctor.worker.prove.recorded_gradients import held_to_traced
 from exportdoctor.worker.prove.repeated_eager import leave_out_chance, states_of_generators, why_unlike
+from exportdoctor.worker.prove.rounding import leave_out_rounding
 from exportdoctor.worker.translate.failed_node import describe_empty_constant
 
 _USUAL_GUARD = re.compile(r"[^ ]+\.size\(\)\[\d+\] (>= [012]|== [^ ]+\.size\(\)\[\d+\])")
@@ -104,7 +105,9 @@ def shimmed_export(
 
     def hold(*those: InputSet) -> tuple[list[InputSet], list[Agreement], str]:
         held = held_to_traced(call.module, those, compare(*those), compare)
-        return leave_out_chance(call.module, those, held)
+        kept, rows, chance = leave_out_chance(call.module, those, held)
+        kept, rows, rounding = leave_out_rounding(call.module, kept, rows)
+        return kept, rows, "; ".join(filter(None, (chance, rounding)))
 
     def export_again() -> None:
         with apply_shims(shims, treated) as given:

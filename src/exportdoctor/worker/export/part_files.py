@@ -35,6 +35,7 @@ from exportdoctor.worker.export.program_file import load_program, modules_of_cla
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import failed_run
 from exportdoctor.worker.prove.input_set import InputSet
+from exportdoctor.worker.prove.rounding import leave_out_rounding
 from exportdoctor.worker.translate.failed_node import describe_export_failure, describe_stage_failure
 from exportdoctor.worker.translate.onnx_bisect import find_smallest_submodule
 from exportdoctor.worker.translate.onnx_first_difference import first_difference
@@ -102,6 +103,9 @@ class PartJob:
         return Path(self.request.folder)
 
 
+_Compared = tuple[InputSet, Agreement]
+
+
 class StageStopped(Exception):
     """A stage failed; `found` says which and where."""
 
@@ -112,8 +116,12 @@ class StageStopped(Exception):
 
 def export_part_files(job: PartJob) -> PartExport:
     """Export, write, load, run and compare. Raises NotApplicable, ShimTrouble, and OSError where the disk is full."""
-    with torch.no_grad(), job.part.prepare(), apply_shims(job.shims, call_for_part(job.part)) as call:
-        return _export_under_shims(job, call)
+    with torch.no_grad(), job.part.prepare():
+        with apply_shims(job.shims, call_for_part(job.part)) as call:
+            made, compared = _export_under_shims(job, call)
+        if compared:
+            _judge(job, made, compared)
+    return made
 
 
 def try_sizes(job: PartJob, made: PartExport) -> None:
@@ -134,10 +142,11 @@ def _no_harm(made: PartExport) -> Iterator[None]:
         made.notes.append(wording.sizes_not_tried(f"{type(error).__name__}: {first_line(error, 160)}"))
 
 
-def _export_under_shims(job: PartJob, call: ExportCall) -> PartExport:
-    """The files, compared, with the sizes that remain to be tried."""
+def _export_under_shims(job: PartJob, call: ExportCall) -> tuple[PartExport, list[_Compared]]:
+    """The files, with the sizes that remain to be tried, and how they compare with eager."""
     made = PartExport()
     search: DomainSearch | None = None
+    compared: list[_Compared] = []
     try:
         job.doing(f"exporting {job.part.name}")
         made.convert = call.convert
@@ -152,7 +161,8 @@ def _export_under_shims(job: PartJob, call: ExportCall) -> PartExport:
             _as_program(job, made, call, program)
         else:
             _as_onnx(job, made, call, program)
-        proved = _compare(job, made, call)
+        job.doing(f"comparing with eager on {len(job.sets)} input sets")
+        compared = list(_compare(job, made, call))
         if job.find_losses:
             job.doing("looking for where precision is lost")
             made.losses = losses_of(program, inputs_in_traced_order(program, call.args, call.kwargs))
@@ -161,12 +171,11 @@ def _export_under_shims(job: PartJob, call: ExportCall) -> PartExport:
             name = SAVED if job.request.to == "pt2" else label
             last = TriedStage(name=name, run=lambda inputs: run(*call.convert(inputs)), holder=made.loaded)
             search.stages = [*search.stages, last]
-            search.right = [one.inputs for one in proved]
     except StageStopped as failure:
         made.trouble = failure.found
     if made.trouble is None:
         made.search = search
-    return made
+    return made, compared
 
 
 def _export(job: PartJob, call: ExportCall) -> Any:
@@ -299,10 +308,7 @@ def _plainer(at: Stage, error: Exception, path: Path, program: Any, example: Any
     return describe_stage_failure(at, error, prefix=job.part.prefix, model=path)
 
 
-def _compare(job: PartJob, made: PartExport, call: ExportCall) -> list[InputSet]:
-    """The sets that every form of the file answers rightly."""
-    job.doing(f"comparing with eager on {len(job.sets)} input sets")
-    compared = []
+def _compare(job: PartJob, made: PartExport, call: ExportCall) -> Iterator[_Compared]:
     for name, run in made.runs.items():
         for one in job.sets:
             if one.made_up and name != next(iter(made.runs)):
@@ -310,13 +316,26 @@ def _compare(job: PartJob, made: PartExport, call: ExportCall) -> list[InputSet]
             row = _row(made, run, call, one)
             if len(made.runs) > 1:
                 row = msgspec.structs.replace(row, inputs=f"{row.inputs}, {name}")
-            compared.append((one, row))
-    made.numbers += [row for _, row in compared]
-    wrong = next((one for one, row in compared if not row.holds and not row.trouble), None)
+            yield one, row
+
+
+def _judge(job: PartJob, made: PartExport, compared: Sequence[_Compared]) -> None:
+    """Note the comparisons, and where the file first differs. Call it while no shim is active."""
+    sets, rows, said = leave_out_rounding(job.part.module, *zip(*compared, strict=True))
+    found = list(zip(sets, rows, strict=True))
+    made.numbers += rows
+    if said:
+        made.notes.append(said)
+    wrong = next((one for one, row in found if not row.holds and not row.trouble), None)
     if wrong is not None and job.request.to == "onnx":
         job.doing("looking for the first value that differs")
-        made.trouble = first_difference(call, wrong, opset=job.request.opset, prefix=job.part.prefix)
-    return [one for one in job.sets if all(row.holds and not row.refused for each, row in compared if each is one)]
+        with apply_shims(job.shims, call_for_part(job.part)) as call:
+            made.trouble = first_difference(call, wrong, opset=job.request.opset, prefix=job.part.prefix)
+        made.search = None
+    if made.search is not None:
+        by_set = [(one, [row for each, row in found if each is one]) for one in job.sets]
+        right = (one for one, its in by_set if its and all(row.holds and not row.refused for row in its))
+        made.search.right = [one.inputs for one in right]
 
 
 def _row(made: PartExport, run: RunProgram, call: ExportCall, one: InputSet) -> Agreement:

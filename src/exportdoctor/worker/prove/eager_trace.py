@@ -1,5 +1,4 @@
-"""What eager does with an input set: the operators it runs, what it asks of values, how it uses whole numbers, and what
-rounding does to its answer."""
+"""What eager does with an input set: the operators it runs, what it asks of values, and how it uses whole numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ import torch
 from exportdoctor.torch_internals.tracing_modes import dispatch_mode_class
 
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
-_PASSED_ON = frozenset(
+PASSED_ON = frozenset(
     (
         *("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "expand", "slice", "select", "permute", "t"),
         *("transpose", "_to_copy", "to", "clone", "alias", "detach", "unbind", "split"),
@@ -69,7 +68,7 @@ class EagerTrace(dispatch_mode_class()):  # type: ignore[misc]
                         self._note_bound(index, args[0].shape[dim] if dim < args[0].dim() else 0)
             case "index_select" | "gather" | "scatter" | "scatter_" | "index_add" | "index_copy" | "scatter_add":
                 self._note_bound(args[2], args[0].shape[args[1]] if args[0].dim() else 1)
-            case _ if name in _PASSED_ON and (path := self._paths.get(id(args[0]))) is not None:
+            case _ if name in PASSED_ON and (path := self._paths.get(id(args[0]))) is not None:
                 for made in result if isinstance(result, list | tuple) else (result,):
                     self._paths[id(made)] = path
                     self._alive.append(made)
@@ -78,23 +77,3 @@ class EagerTrace(dispatch_mode_class()):  # type: ignore[misc]
         path = self._paths.get(id(index))
         if path is not None and index.dtype not in (torch.bool, torch.uint8):  # those choose elements, and count none
             self.bounds[path] = min(size, self.bounds.get(path, size))
-
-
-class RoundingNoise(dispatch_mode_class()):  # type: ignore[misc]
-    """Changes each floating-point result that an operator computes by up to `units` in its last place, by chance.
-
-    Another order of a sum over thousands of terms changes a result by some tens of units.
-    """
-
-    def __init__(self, units: float, seed: int) -> None:
-        super().__init__()
-        self._units = units
-        self._generator = torch.Generator().manual_seed(seed)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        new = isinstance(result, torch.Tensor) and result.is_floating_point() and result.device.type == "cpu"
-        if not new or func.__name__.partition(".")[0] in _PASSED_ON or func._schema.returns[0].alias_info is not None:
-            return result
-        noise = torch.rand(result.shape, generator=self._generator) * 2 - 1
-        return (result * (1 + self._units * torch.finfo(result.dtype).eps * noise)).to(result.dtype)
