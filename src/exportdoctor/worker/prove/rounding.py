@@ -1,0 +1,86 @@
+"""How far rounding alone moves eager's answer: beyond what a proof allows, no program can be held to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from exportdoctor.core.records.outcome import Agreement
+from exportdoctor.report.wording.export import MOVED_BY_ROUNDING, left_out_by_chance
+from exportdoctor.targets.built import Inputs
+from exportdoctor.torch_internals.tracing_modes import dispatch_mode_class
+from exportdoctor.worker.prove.compare_outputs import compare_outputs, tensors_in
+from exportdoctor.worker.prove.eager_trace import PASSED_ON
+from exportdoctor.worker.prove.input_set import InputSet, run_in_eager
+
+_UNITS = 16
+"""By so many units in the last place each operator's result is off at most."""
+
+_RUNS = 4
+"""Of which the one that moves most counts."""
+
+_SEED = 20
+
+
+class RoundingNoise(dispatch_mode_class()):  # type: ignore[misc]
+    """Changes each floating-point result that an operator computes by up to `units` in its last place, by chance.
+
+    Another order of a sum over thousands of terms changes a result by some tens of units.
+    """
+
+    def __init__(self, units: float, seed: int) -> None:
+        super().__init__()
+        self._units = units
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        new = isinstance(result, torch.Tensor) and result.is_floating_point() and result.device.type == "cpu"
+        if not new or func.__name__.partition(".")[0] in PASSED_ON or func._schema.returns[0].alias_info is not None:
+            return result
+        noise = torch.rand(result.shape, generator=self._generator) * 2 - 1
+        return (result * (1 + self._units * torch.finfo(result.dtype).eps * noise)).to(result.dtype)
+
+
+def leave_out_rounding(
+    module: torch.nn.Module, sets: Sequence[InputSet], rows: Sequence[Agreement]
+) -> tuple[list[InputSet], list[Agreement], str]:
+    """The sets and their rows without the drawn sets on which a program differs by no more than rounding moves eager's
+    own answer, and what is said of these. Call it while no shim is active."""
+    pairs, out = [], []
+    for one, row in zip(sets, rows, strict=True):
+        if one.made_up and not row.holds and not row.trouble and _misfit(row) <= _misfit_of_rounding(module, one):
+            out.append(one.title)
+        else:
+            pairs.append((one, row))
+    said = left_out_by_chance(out, MOVED_BY_ROUNDING) if out else ""
+    return [one for one, _ in pairs], [row for _, row in pairs], said
+
+
+def _misfit_of_rounding(module: torch.nn.Module, one: InputSet) -> float:
+    """How far rounding moves eager's answers to the set, as a multiple of what a proof allows; 0 if not beyond that."""
+    if one.with_gradients:  # such answers are of another forward than the one that runs here
+        return 0.0
+    rows = [run_rounded(module, one, seed=_SEED + run) for run in range(_RUNS)]
+    return max((_misfit(row) for row in rows if row is not None and not row.holds), default=0.0)
+
+
+def run_rounded(module: torch.nn.Module, one: InputSet, *, seed: int) -> Agreement | None:
+    """How far eager's first answer to the set moves where each operator's result is off by rounding; None if eager
+    fails so."""
+
+    def call(given: Inputs) -> Any:
+        with RoundingNoise(_UNITS, seed):
+            return module(*given[0], **given[1])
+
+    again = run_in_eager(module, one.calls[:1], how=call)
+    if again is None:
+        return None
+    found, wanted = (tensors_in(results[0].output) for results in (again, one.results))
+    return compare_outputs(one.title, found, wanted)
+
+
+def _misfit(row: Agreement) -> float:
+    return row.max_abs / (row.tolerance or 1)

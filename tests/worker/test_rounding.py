@@ -1,0 +1,100 @@
+"""A drawn set is left out where rounding alone explains the difference, and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from exportdoctor.core.records.outcome import Agreement
+from exportdoctor.targets.built import Inputs
+from exportdoctor.targets.eager import run_calls
+from exportdoctor.worker.prove.compare_calls import compare_calls
+from exportdoctor.worker.prove.input_set import InputSet
+from exportdoctor.worker.prove.rounding import RoundingNoise, leave_out_rounding
+
+EPS = torch.finfo(torch.float32).eps
+
+
+class Cancels(torch.nn.Module):
+    """Numbers near 33, of which 33 is taken away: what is left of row 0 is of the size of their rounding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = torch.nn.Embedding(8, 16)
+        with torch.no_grad():
+            self.table.weight[0] *= 1e-3
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return (self.table(rows) + 100 / 3) - 100 / 3
+
+
+def drawn(module: torch.nn.Module, rows: torch.Tensor) -> InputSet:
+    calls: tuple[Inputs, ...] = (((rows,), {}),)
+    return InputSet(
+        title="drawn", kind="whole_numbers", calls=calls, results=run_calls(module, calls), same=True, made_up=True
+    )
+
+
+def row_of(one: InputSet, off_by: torch.Tensor | float) -> Agreement:
+    """How a program compares that gives eager's answer and so much more."""
+    result = one.results[0]
+    return compare_calls(one, [replace(result, output=result.output + off_by)])
+
+
+def is_left_out(module: torch.nn.Module, one: InputSet, row: Agreement) -> bool:
+    sets, rows, said = leave_out_rounding(module, [one], [row])
+    assert len(sets) == len(rows) == (0 if said else 1)
+    assert not said or ("drawn" in said and "rounding" in said)
+    return bool(said)
+
+
+def test_a_program_that_differs_by_rounding_where_numbers_cancel_is_not_held_to_that_set() -> None:
+    module = Cancels()
+    one = drawn(module, torch.zeros(3, 8, dtype=torch.int64))
+    otherwise = module.table(one.inputs[0][0])  # the same function, without the rounding of 33
+    row = row_of(one, otherwise - one.results[0].output)
+    assert not row.holds
+    assert is_left_out(module, one, row)
+
+
+@pytest.mark.parametrize("times", [40, 1000, 1e5])
+def test_a_program_that_differs_by_more_than_rounding_is_held_to_it(times: float) -> None:
+    module = Cancels()
+    one = drawn(module, torch.zeros(3, 8, dtype=torch.int64))
+    row = row_of(one, times * 33 * EPS)
+    assert not row.holds
+    assert not is_left_out(module, one, row)
+
+
+@pytest.mark.parametrize("units", [1e3, 1e4, 1e5])
+def test_where_nothing_cancels_every_difference_counts(units: float) -> None:
+    module = torch.nn.Sequential(torch.nn.Embedding(8, 16), torch.nn.Linear(16, 16), torch.nn.Tanh()).eval()
+    one = drawn(module, torch.randint(8, (3, 8)))
+    row = row_of(one, units * EPS)
+    assert row.holds or not is_left_out(module, one, row)
+
+
+def test_a_known_set_is_never_left_out() -> None:
+    module = Cancels()
+    one = replace(drawn(module, torch.zeros(3, 8, dtype=torch.int64)), kind="example", made_up=False)
+    assert not is_left_out(module, one, row_of(one, 33 * EPS))
+
+
+def test_what_is_not_about_numbers_is_never_left_out() -> None:
+    module = Cancels()
+    one = drawn(module, torch.zeros(3, 8, dtype=torch.int64))
+    row = compare_calls(one, [replace(one.results[0], output=one.results[0].output[:2])])
+    assert row.trouble
+    assert not is_left_out(module, one, row)
+
+
+def test_noise_of_rounding_moves_what_is_computed_by_little_and_leaves_what_is_passed_on() -> None:
+    values = torch.rand(100) + 1
+    with RoundingNoise(16, seed=0):
+        passed, computed = values.reshape(10, 10), values * 2
+    assert torch.equal(passed.flatten(), values)
+    apart = (computed / (values * 2) - 1).abs().max()
+    assert 0 < apart <= 17 * EPS
