@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError, UsageError
+from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.repro import DraftRequest, ImportNote, ScriptDraft
+from exportdoctor.core.protocol.scan import SMALL_MODEL
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.records.target import TargetRef
+from exportdoctor.core.run.events import ProbeFinished
 from exportdoctor.process.supervise import build_limits
 from exportdoctor.repro.draft_client import DraftClient
+from exportdoctor.repro.find_probe import probe_of
 from exportdoctor.repro.pipeline import needed_imports
+from synthetic import WINDOWS, qwen_scan
+
+VISION = "model.visual"
 
 TARGET = """
 import torch
@@ -50,6 +58,30 @@ def test_a_failure_that_is_gone_is_a_usage_error(tmp_path: Path) -> None:
     error = error_of(tmp_path, function="exports")
     assert isinstance(error, UsageError)
     assert error.hint == "Scan again"
+
+
+@pytest.mark.slow
+def test_a_failure_that_only_the_small_model_showed_is_asked_of_it_again() -> None:
+    request = DraftRequest(target=TargetRef(ref="Qwen2.5-VL-3B"), probe=Probe(part=f"vision{SMALL_MODEL}", fqn=VISION))
+    with DraftClient(request) as client:
+        seen = client.reproduce()
+    assert seen.outcome.failure is not None
+    assert seen.outcome.failure.culprit is not None
+
+
+def test_the_model_itself_comes_before_the_small_one_and_both_are_known() -> None:
+    finished = [event for event in qwen_scan() if isinstance(event, ProbeFinished)]
+    failing = next(event for event in finished if not event.outcome.passed)
+    signature = signature_of(failing.outcome)
+    assert signature is not None
+    finding = msgspec.structs.replace(WINDOWS, part=failing.probe.part, signature=signature.key)
+    small = msgspec.structs.replace(
+        failing, probe=msgspec.structs.replace(failing.probe, part=failing.probe.part + SMALL_MODEL)
+    )
+    assert probe_of((small,), finding).part == small.probe.part
+    assert probe_of((small, failing), finding).part == failing.probe.part
+    with pytest.raises(UsageError, match="does not record"):
+        probe_of((), finding)
 
 
 def test_an_error_between_two_drafts_is_kept_with_its_stack(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -375,6 +375,28 @@ def test_only_the_calls_of_the_last_forward_are_in_a_draft(tmp_path: Path) -> No
     assert [fact[0] for fact in read_calls(str(path))].count("input") == 1
 
 
+def test_nothing_that_runs_behind_an_export_that_raised_is_in_a_draft(tmp_path: Path) -> None:
+    """torch calls no hook of a forward that raises while it is exported."""
+    from exportdoctor.worker.repro.call_log import CallLog, read_calls
+
+    class Raises(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sin() if x.sum() > 0 else x
+
+    path, module = tmp_path / "facts", Raises()
+    with open(path, "wb") as file:
+        log = CallLog(file.fileno())
+        module.register_forward_pre_hook(log.enter, with_kwargs=True)
+        module.register_forward_hook(log.leave, always_call=True)
+        with pytest.raises(RuntimeError):
+            torch.export.export(module, (torch.ones(3),))
+        torch.ones(3).cos()
+        log.leave()
+    facts = read_calls(str(path))
+    assert facts[-1][0] == "failed"
+    assert "cos" not in str(facts)
+
+
 @pytest.mark.night
 def test_a_script_that_never_fails_as_wanted_has_no_version_without_other_causes(runner: CandidateRunner) -> None:
     judge = judge_of(runner, TWO.format("pass", SECOND, CALL))
@@ -563,6 +585,13 @@ def test_what_a_shim_gives_by_name_is_an_input_of_the_script_too(runner: Candida
     draft = fitting_draft(body, runner, rows, inputs=given, to="run", shims=("frozen-values",))
     assert "def forward(self, x0):" in draft, draft
     assert "[1:3]" in draft
+
+
+def test_sizes_that_a_list_gave_are_read_by_tolist_in_a_script_too(runner: CandidateRunner) -> None:
+    body = "rows = [part for part in x.split(n.tolist(), 2)]\n    return F.scaled_dot_product_attention(*rows[:1] * 3)"
+    draft = fitting_draft(body, runner, inputs=(torch.ones(1, 2, 5, 4), torch.tensor([2, 3])), to="run")
+    assert code_lines(draft) in range(5, 12), draft
+    assert ".tolist()[0]" in draft
 
 
 def test_an_input_that_a_shim_makes_is_one_of_the_script(runner: CandidateRunner) -> None:

@@ -10,6 +10,7 @@ from exportdoctor.core.failure.identity import NameFreeSignature, name_free_sign
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.protocol.repro import ReproducedFailure
+from exportdoctor.core.protocol.scan import SMALL_MODEL
 from exportdoctor.core.records.outcome import OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run import events as ev
@@ -32,24 +33,28 @@ def finding_of(run: StoredRun, name: str) -> Finding:
 
 
 def probe_of(events: tuple[ev.AnyEvent, ...], finding: Finding) -> Probe:
-    """The probe that showed the finding, preferably one without shims and a plain one, with limits of its own."""
+    """The probe that showed the finding, with limits of its own; rather a plain one of the model itself, without shims.
+
+    What only the search for a cure met may be known of the small model alone.
+    """
     if finding.locate:
         hint = f"Run {finding.locate}"
         raise UsageError(f"{finding.id} exports, so that no script fails in the same way", hint=hint)
     found = [
         event for event in events
         if isinstance(event, ev.ProbeFinished)
-        and event.probe.part == finding.part
+        and event.probe.part.removesuffix(SMALL_MODEL) == finding.part
         and (signature := signature_of(event.outcome)) is not None
         and signature.key == finding.signature
     ]  # fmt: skip
     if not found:
         raise UsageError(f"the run does not record which export showed {finding.id}", hint="Scan again with --no-cache")
 
-    def rank(event: ev.ProbeFinished) -> tuple[bool, bool, bool, int]:
+    def rank(event: ev.ProbeFinished) -> tuple[bool, bool, bool, bool, int]:
         probe = event.probe
         special = bool(probe.watch or probe.opaque or probe.dynamic is not None)
-        return bool(probe.shims), special, probe.fqn != finding.module, -probe.fqn.count(".")
+        is_small = probe.part.endswith(SMALL_MODEL)
+        return bool(probe.shims), is_small, special, probe.fqn != finding.module, -probe.fqn.count(".")
 
     best = min(found, key=rank)
     timeout, memory_mb = reproduction_limits(best.outcome.status, best.probe.timeout)

@@ -49,6 +49,7 @@ class CallLog(TorchFunctionMode):
         self._symbols: dict[str, str] = {}
         self._kept: list[Any] = []  # so that no id is used twice
         self._running = ""  # the name of a call's result, or "?" where the call has no code
+        self._forward: FrameType | None = None  # what called the pre-hook
 
     def enter(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         """A forward pre-hook: the inputs have their names, and calls are written anew. Only the last forward counts."""
@@ -62,10 +63,11 @@ class CallLog(TorchFunctionMode):
                 sizes = value.shape if isinstance(value, torch.Tensor) else ()
                 dynamic = [axis for axis, size in enumerate(sizes) if isinstance(size, torch.SymInt)]
                 self._write("input", path_text(path), name, dynamic)
+        self._forward = sys._getframe(1)
         self.__enter__()
 
     def leave(self, *_: Any) -> None:
-        """A forward hook that ends it."""
+        """A forward hook that ends it. Where a forward raises during an export, torch calls no hook."""
         self.__exit__(None, None, None)
 
     @contextmanager
@@ -86,11 +88,12 @@ class CallLog(TorchFunctionMode):
             yield
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        outer = self._running
+        if self._running or not _is_running(self._forward):  # it is logged, or behind a forward that raised
+            return func(*args, **(kwargs or {}))
         try:
             return self._call(func, args, kwargs or {})
         finally:
-            self._running = outer
+            self._running = ""
 
     def _call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         name, self._running = self._new_name("v"), "?"
@@ -247,6 +250,14 @@ def _user_frame(frame: FrameType | None) -> FrameType | None:
     while frame is not None and not is_user_file(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
+
+
+def _is_running(frame: FrameType | None) -> bool:
+    """Whether this call is made from within the frame's."""
+    caller: FrameType | None = sys._getframe(1)
+    while caller is not None and caller is not frame:
+        caller = caller.f_back
+    return caller is not None
 
 
 def _place(frame: FrameType | None) -> str:

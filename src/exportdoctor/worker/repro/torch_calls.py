@@ -18,7 +18,7 @@ import msgspec
 import torch
 
 from exportdoctor.core.exporters import EXPORTERS
-from exportdoctor.core.failure.identity import outermost_operation
+from exportdoctor.core.failure.identity import name_free_signature, outermost_operation
 from exportdoctor.core.protocol.repro import ScriptDraft
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe
@@ -62,6 +62,9 @@ def write_call_drafts(part: PartCapture, probe: Probe, outcome: Outcome) -> Iter
     if again.passed and not unseen:
         return
     calls = [fact for fact in facts if fact[0] == "call"]
+    wanted = name_free_signature(outcome, exporter=probe.exporter)
+    if wanted is not None and "tolist" in wanted.born_by:
+        calls = [[*call[:2], _of_list(call[1], calls) or call[2], *call[3:]] for call in calls]
     symbols = {fact[1]: fact[2] for fact in facts if fact[0] == "symbol"}
     with part.prepare():  # it may register classes
         inputs = {**_made_inputs(part, probe), **_inputs(part, probe)}
