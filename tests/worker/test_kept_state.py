@@ -126,7 +126,7 @@ def test_a_program_that_does_not_repeat_what_eager_repeats_is_not_told_as_state_
 
 def test_a_number_of_a_class_that_is_another_one_after_each_call_is_named() -> None:
     module = Shared()
-    first, again = (run_calls(module, [((torch.ones(3),), {})])[0] for _ in range(2))
+    first, again = (run_calls(module, [((torch.ones(3),), {})], notes_state=True)[0] for _ in range(2))
     assert why_unlike(module, first, again) == (
         "eager itself gives other numbers when it is called again, and each call changes Shared.calls"
     )

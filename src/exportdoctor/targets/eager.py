@@ -67,7 +67,7 @@ def run_once(module: nn.Module, inputs: Inputs) -> Any:
 class CallResult:
     """What one call gave and left: `after` are its arguments when it was over, `buffers` by name those of the module
     that were there before the first call and have other values now. `output` and `after` share what they shared.
-    `numbers` are the `plain_state` of the modules and of their code."""
+    `numbers` are the `plain_state` of the modules and of their code; empty where it was not noted."""
 
     output: Any
     after: Inputs
@@ -76,11 +76,16 @@ class CallResult:
 
 
 def run_calls(
-    module: nn.Module, calls: Sequence[Inputs], *, how: Callable[[Inputs], Any] | None = None
+    module: nn.Module,
+    calls: Sequence[Inputs],
+    *,
+    how: Callable[[Inputs], Any] | None = None,
+    notes_state: bool = False,
 ) -> tuple[CallResult, ...]:
     """The results of the calls one after the other, without gradients; state is kept between them.
 
-    `how` calls the module with a copy of the inputs. The module is restored afterwards. Raises what the module raises.
+    `how` calls the module with a copy of the inputs. `notes_state`: the results have their `numbers`. The module is
+    restored afterwards. Raises what the module raises.
     """
     import torch
 
@@ -96,7 +101,7 @@ def run_calls(
                 for name, buffer in module.named_buffers()
                 if name in first and not same_values(buffer, first[name])
             }
-            numbers = plain_state(module)
+            numbers = plain_state(module) if notes_state else {}
             results.append(CallResult(output=output, after=after, buffers=buffers, numbers=numbers))
     return tuple(results)
 
@@ -108,7 +113,7 @@ def run_example(module: nn.Module, part: str, example: Inputs) -> tuple[CallResu
         with blame_target(f"The eager forward of part {part} fails", hint=FIX_FIRST):
             return module(*given[0], **given[1])
 
-    return run_calls(module, [example], how=call)
+    return run_calls(module, [example], how=call, notes_state=True)
 
 
 def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -1,11 +1,13 @@
-"""Modes and transforms of torch that are left for a moment, settings that a shim changes, hooks on all modules."""
+"""Modes and transforms of torch that are left for a moment or watched, settings that a shim changes, global hooks."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.torch_internals.hook import Hook
 
 
@@ -90,6 +92,51 @@ FUNCTION_MODES = Hook(
     lost="captures take longer",
     seen_on=("2.13.0", "2.14.1"),
     is_there=_has_mode_stack,
+)
+
+
+@contextmanager
+def after_each_refusal(note: Callable[[BaseException], None]) -> Iterator[None]:
+    """Within it, `note` is told of each exception that a torch function, or a question about a symbol, raises in an
+    export that is not strict."""
+    if not REFUSALS.is_supported():
+        yield
+        return
+    from torch._export.non_strict_utils import _NonStrictTorchFunctionHandler
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    def tell_errors(plain: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(plain)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return plain(*args, **kwargs)
+            except BaseException as error:
+                note(error)
+                raise
+
+        return call
+
+    with ExitStack() as stack:
+        for kind, name in ((_NonStrictTorchFunctionHandler, "__torch_function__"), (ShapeEnv, "evaluate_expr")):
+            stack.enter_context(patch_attribute(kind, name, tell_errors(getattr(kind, name))))
+        yield
+
+
+def _has_handler() -> bool:
+    from torch._export import non_strict_utils
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    handler = getattr(non_strict_utils, "_NonStrictTorchFunctionHandler", None)
+    return hasattr(handler, "__torch_function__") and hasattr(ShapeEnv, "evaluate_expr")
+
+
+REFUSALS = Hook(
+    id="refused-calls",
+    api="torch._export.non_strict_utils._NonStrictTorchFunctionHandler.__torch_function__, ShapeEnv.evaluate_expr",
+    used_for="exceptions that only an export raises, and that the model's own code catches",
+    lost="such exceptions are not told",
+    seen_on=("2.13.0",),
+    is_there=_has_handler,
 )
 
 
@@ -192,4 +239,4 @@ TRANSFORMS = Hook(
     is_there=_has_transforms,
 )
 
-HOOKS = (MODES, FUNCTION_MODES, SETTINGS, GLOBAL_HOOKS, TRANSFORMS)
+HOOKS = (MODES, FUNCTION_MODES, REFUSALS, SETTINGS, GLOBAL_HOOKS, TRANSFORMS)

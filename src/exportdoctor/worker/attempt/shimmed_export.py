@@ -28,7 +28,7 @@ from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
 from exportdoctor.worker.attempt.fast_export import ExportContext
 from exportdoctor.worker.attempt.torchscript import export_torchscript
 from exportdoctor.worker.export.program_file import why_unloadable
-from exportdoctor.worker.prove.caught_in_export import note_caught, watch_caught
+from exportdoctor.worker.prove.caught_in_export import caught_in_eager, note_caught, watch_export
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, failed_run, tensors_in
 from exportdoctor.worker.prove.cure_inputs import cure_inputs, drawer_for
@@ -69,16 +69,14 @@ def shimmed_export(
     """
     shims = order_shims([find(name, files=files, axes=axes) for name in probe.shims])
     compares = probe.to in ("run", "compare")
-    with watch_caught(on=compares and not probe.shims) as in_eager:
-        sets = tuple(_known_sets(call, probe)) if compares else ()  # before the export can leave anything behind
+    sets = tuple(_known_sets(call, probe)) if compares else ()  # before the export can leave anything behind
     treated = dataclasses.replace(call, options=_options(call, probe))
     with apply_shims(shims, treated) as given:
         if not EXPORTERS[probe.exporter].makes_program:
             export_torchscript(given.module, given.args, given.kwargs, None)
             return ()
         strict = given.options.strict  # then dynamo reads the functions, and runs none of them
-        watched = in_eager.may_be_more and not strict
-        with nullcontext() if strict else saving(), watch_caught(on=watched) as in_export:
+        with nullcontext() if strict else saving(), watch_export(on=compares and not probe.shims) as caught_there:
             program = export_program(given)
             finish_graphs(program)
         see(program, given)
@@ -121,7 +119,9 @@ def shimmed_export(
         if agrees := all(row.holds or _is_of_layout(row, probe) for row in rows):
             with apply_shims(shims, treated):
                 why = why_unloadable(program)
-    caught = note_caught(in_export.found, in_eager.found)
+    caught = ""
+    if caught_there:
+        caught = note_caught(caught_there, caught_in_eager(call.module, (one.calls for one in sets)))
     if not agrees:
         rows = [row if row.holds else _with_notes([row], caught)[0] for row in rows]
         named = name_fixed_numbers(rows, sets, call.module, compare)

@@ -33,7 +33,7 @@ def cure_inputs(call: ExportCall) -> Iterator[InputSet]:
     Raises what eager raises for the example and for the other sizes; what it refuses of the rest is left out.
     """
     example = (call.args, call.kwargs)
-    results = run_calls(call.module, [example])
+    results = run_calls(call.module, [example], notes_state=True)
     title = sizes_of(example)
     values = redraw_values(example)
     first = InputSet(
@@ -75,7 +75,7 @@ def other_calls(module: torch.nn.Module, first: InputSet, other: Inputs | None) 
     ]
     for kind, when, made, made_up in sequences:
         calls = tuple(one for one in made if one is not None)
-        if len(calls) == len(made) and (results := run_in_eager(module, calls)):
+        if len(calls) == len(made) and (results := run_in_eager(module, calls, notes_state=True)):
             title = f"{first.title}, {when}"
             yield replace(first, title=title, kind=kind, calls=calls, results=results, made_up=made_up)
 

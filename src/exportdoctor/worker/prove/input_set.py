@@ -136,11 +136,15 @@ def named_path(path: str, names: Sequence[str]) -> str:
 
 
 def run_in_eager(
-    module: torch.nn.Module, calls: Sequence[Inputs], *, how: Callable[[Inputs], Any] | None = None
+    module: torch.nn.Module,
+    calls: Sequence[Inputs],
+    *,
+    how: Callable[[Inputs], Any] | None = None,
+    notes_state: bool = False,
 ) -> tuple[CallResult, ...] | None:
     """What eager gives for the calls one after the other; None if it refuses one, or says nothing but NaN."""
     try:
-        results = run_calls(module, calls, how=how)
+        results = run_calls(module, calls, how=how, notes_state=notes_state)
     except Exception:
         return None
     return None if any(says_nothing(result.output) for result in results) else results

@@ -72,7 +72,7 @@ def _run_with_gradients(module: torch.nn.Module, calls: Sequence[Inputs]) -> tup
         return tree_map(lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf, output)
 
     try:
-        results = run_calls(module, calls, how=call)
+        results = run_calls(module, calls, how=call, notes_state=True)
     except Exception:  # eager refuses gradients, or an input or a buffer is part of their graph and cannot be copied
         return None
     finally:

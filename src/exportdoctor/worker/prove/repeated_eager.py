@@ -34,7 +34,7 @@ def why_unrepeatable(module: torch.nn.Module, one: InputSet) -> str:
     numbers then, the state of torch's random numbers is the same. Call it while no shim is active."""
     try:
         with _filled_memory():
-            again = run_calls(module, one.calls)
+            again = run_calls(module, one.calls, notes_state=True)
     except Exception:  # a number that nobody wrote may be an index out of range
         return RANDOM_EAGER
     told = (why_unlike(module, *results) for results in zip(one.results, again, strict=True))
