@@ -331,7 +331,8 @@ def _judge(job: PartJob, made: PartExport, compared: Sequence[_Compared]) -> Non
         job.doing("looking for the first value that differs")
         with apply_shims(job.shims, call_for_part(job.part)) as call:
             made.trouble = first_difference(call, wrong, opset=job.request.opset, prefix=job.part.prefix)
-        made.search = None
+        if made.trouble is not None:
+            made.search = None
     if made.search is not None:
         by_set = [(one, [row for each, row in found if each is one]) for one in job.sets]
         right = (one for one, its in by_set if its and all(row.holds and not row.refused for row in its))
