@@ -35,8 +35,10 @@ _SEED = 20
 _MOST_CONSTANTS = 16
 _MOST_SHRUNK = 10
 _FEW, _FEW_INPUTS = 8, 3
-_MOST_DIMENSIONS, _LARGEST_REFUSED, _MOST_REASONS, _SECONDS_FOR_REFUSED = 4, 64, 4, 2.0
-"""Of the search for sizes that a program refuses."""
+_MOST_DIMENSIONS, _MOST_REASONS, _SECONDS_FOR_REFUSED = 4, 4, 2.0
+_REFUSED_SIZES = (*range(2, 18), 24, 31, 32, 33, 47, 48, 63)
+"""Of the search for sizes that a program refuses: those of which a guard may ask whether they are small, large, or a
+multiple of a small number."""
 _HELD_TO_ROUNDING = ("extreme_values", "branches", "rows")
 """Sets of these kinds are drawn only where rounding leaves eager's answer where it is. With equal rows a channel has
 one value, which may be small by chance."""
@@ -99,7 +101,8 @@ class SetDrawer:
         that eager takes; the empty text is no refusal."""
         end, met = time.process_time() + _SECONDS_FOR_REFUSED, {""}
         largest = max((size for leaf in self._leaves.values() for size in leaf.shape), default=0)
-        sizes = range(2, min(2 * largest + 2, _LARGEST_REFUSED))
+        around = (largest - 1, largest, largest + 1)
+        sizes = sorted({size for size in (*_REFUSED_SIZES, *around) if 2 <= size < min(2 * largest + 2, 64)})
         for place, size in itertools.product(range(_MOST_DIMENSIONS if self.shapes is not None else 0), sizes):
             if time.process_time() > end or len(met) > _MOST_REASONS:
                 return
