@@ -119,7 +119,7 @@ def _plain_input(finding: Finding, match: re.Match[str]) -> str:
     return _PLAIN_INPUTS.get(match[1], "")
 
 
-def _drawn(finding: Finding, match: re.Match[str]) -> str:
+def _draw_by_method(finding: Finding, match: re.Match[str]) -> str:
     name = (finding.op or "").removeprefix("aten.").partition(".")[0]
     if name not in _DRAWS:
         return ""
@@ -201,7 +201,9 @@ _CAUSES = (
         _plain_input,
         lambda match: f"An input is a {match[1]}, and a program takes tensors and plain numbers and strings.",
     ),
-    _Cause(FailureKind.MISSING_FAKE_KERNEL, r"SymIntArrayRef expected to contain only concrete integers", _drawn),
+    _Cause(
+        FailureKind.MISSING_FAKE_KERNEL, r"SymIntArrayRef expected to contain only concrete integers", _draw_by_method
+    ),
     _Cause(FailureKind.DYNAMIC_DIM_SPECIALISED, r"", _size_as_number),
     _Cause(FailureKind.INPUT_MUTATION, _CONSTANT, _taken_from_data),
 )

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from exportdoctor.shims.rules.arm_watch import Unmergeable
+from exportdoctor.torch_internals.shape_env import is_surely
 
 _LARGEST = 2**63
 
@@ -53,10 +54,9 @@ def _as_tensor(number: Any, dtype: Any, device: Any) -> Any:
 def _state_range(number: Any, one: Any, other: Any) -> None:
     """Tell torch what follows from the two: so it may be a size."""
     import torch
-    from torch.fx.experimental.symbolic_shapes import guard_or_false
 
     if type(one) is int and type(other) is int:
         torch._check(number >= min(one, other))
         torch._check(number <= max(one, other))
-    elif all(guard_or_false(value >= 0) for value in (one, other)):
+    elif all(is_surely(value >= 0) for value in (one, other)):
         torch._check(number >= 0)
