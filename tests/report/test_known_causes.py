@@ -118,6 +118,38 @@ def test_each_failure_has_a_step_of_its_own(tmp_path: Path) -> None:
     assert "not with dynamic ones" in why(found["parts.Drawn"])
 
 
+CAUGHT = """
+import torch
+from torch import nn
+
+class Branch(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else x * 2
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.branch = Branch()
+    def forward(self, x):
+        try:
+            x = self.branch(x)
+        except RuntimeError:
+            pass
+        return x + 1
+
+def build():
+    return Model(), (torch.randn(3, 4),)
+"""
+
+
+@pytest.mark.slow
+def test_a_submodule_whose_exception_is_caught_is_named(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(CAUGHT)
+    found = {one.module: one for one in scan_file(tmp_path / "model.py").findings}
+    assert why(found[""]).startswith("While `branch` was traced it raised an exception, which code around it caught")
+    assert next_step(found[""]).startswith("Mend what `branch` raises")
+
+
 def drawn(x: Tensor) -> Tensor:
     return x + torch.empty(x.shape).normal_(generator=torch.Generator().manual_seed(3))
 

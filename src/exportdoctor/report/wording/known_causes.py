@@ -42,12 +42,12 @@ class _Cause(NamedTuple):
     kind: FailureKind
     message: str
     step: Callable[[Finding, re.Match[str]], str]
-    summary: Callable[[re.Match[str]], str] = lambda _: ""
+    summary: Callable[[Finding, re.Match[str]], str] = lambda *_: ""
 
 
 def summary(finding: Finding) -> str:
     """Why it fails, where that is known better than from its kind; else empty."""
-    return next((cause.summary(match) for cause, match, _ in _causes(finding)), "")
+    return next((cause.summary(finding, match) for cause, match, _ in _causes(finding)), "")
 
 
 def step(finding: Finding) -> str:
@@ -150,6 +150,10 @@ def _plain(code: str) -> str:
         return code
 
 
+def _below(finding: Finding, match: re.Match[str]) -> str:
+    return ".".join(filter(None, (finding.module, match[1])))
+
+
 def _taken_from_data(finding: Finding, match: re.Match[str]) -> str:
     found = next((one for text in _code(finding) if (one := _DATA.search(text))), None)
     if found is None:
@@ -166,7 +170,7 @@ _CAUSES = (
         FailureKind.PYTHON_ERROR,
         r"__torch__\.torch\.classes\.([\w.]+).* does not have a field with name '__obj_flatten__'",
         _object_of_a_class,
-        lambda match: f"The module holds an object of a C++ class ({match[1]}) that torch.export cannot take apart.",
+        lambda _, match: f"The module holds an object of a C++ class ({match[1]}) that torch.export cannot take apart.",
     ),
     _Cause(
         FailureKind.PYTHON_ERROR,
@@ -175,22 +179,34 @@ _CAUSES = (
             "Write `x.random_(high - low) + low` where forward calls `x.random_(low, high)`. A report of it belongs to "
             "PyTorch."
         ),
-        lambda _: (
+        lambda *_: (
             "torch writes the traced operators as Python code, which is invalid where the name of one is a keyword: "
             "`random_(low, high)` is the operator `aten.random_.from`."
         ),
     ),
     _Cause(
         FailureKind.PYTHON_ERROR,
+        r"^Unexpected key _export_root\.([\w.]+)(?:@\d+)?, expected ",
+        lambda finding, match: (
+            f"Mend what `{_below(finding, match)}` raises in the export, or call it outside of the `try`, `except` or "
+            "`with` that catches that."
+        ),
+        lambda finding, match: (
+            f"While `{_below(finding, match)}` was traced it raised an exception, which code around it caught; torch "
+            "does not go on with the trace after that."
+        ),
+    ),
+    _Cause(
+        FailureKind.PYTHON_ERROR,
         _CONSTANT,
         _taken_from_data,
-        lambda _: "The code takes a tensor's `.data`, which the tracer does not see.",
+        lambda *_: "The code takes a tensor's `.data`, which the tracer does not see.",
     ),
     _Cause(
         FailureKind.UNREGISTERED_PYTREE,
         r"^Unfamiliar meta val: ",
         lambda *_: _BIND,
-        lambda _: (
+        lambda *_: (
             "An input is a value for which a program with dynamic sizes has no place: it is no tensor, number, bool, "
             "string or None."
         ),
@@ -199,7 +215,7 @@ _CAUSES = (
         FailureKind.UNREGISTERED_PYTREE,
         r"Unsupported input type <class '([\w.]+)'>",
         _plain_input,
-        lambda match: f"An input is a {match[1]}, and a program takes tensors and plain numbers and strings.",
+        lambda _, match: f"An input is a {match[1]}, and a program takes tensors and plain numbers and strings.",
     ),
     _Cause(
         FailureKind.MISSING_FAKE_KERNEL, r"SymIntArrayRef expected to contain only concrete integers", _draw_by_method
