@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import itertools
 import logging
 import runpy
@@ -19,6 +20,7 @@ from torch.export import Dim
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
 from exportdoctor.shims.rules.arm_choice import ArmChoices
 from exportdoctor.shims.rules.code_swap import all_code
+from exportdoctor.worker.describe.python_frames import is_user_frame, tracebacks
 
 
 class Early(nn.Module):
@@ -79,6 +81,22 @@ def _shift(x: Tensor) -> Tensor:
     return x - low
 
 
+class Numbered(nn.Module):
+    """Numbers of Python: as a factor, which does not change the dtype, as an exponent, a size, a sign and a flag."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        factor = 2 if x.sum().item() > 1 else 3
+        sign = -1.0 if (x < 0).all() else 0.5
+        rows = x.shape[0]
+        if x.max() > 3:
+            rows = 1
+        large = True if x.max() > 8 else False  # noqa: SIM210
+        y = x.to(torch.bfloat16) * factor + sign
+        if large:
+            y = y**factor
+        return torch.cat([y[:rows].float().sum(0)[None], x * large])
+
+
 class Calling(nn.Module):
     """An arm that calls a function of the user's and a submodule."""
 
@@ -126,6 +144,20 @@ class Raising(nn.Module):
         if x.sum() > 100:
             raise ValueError("too large")
         return x
+
+
+class Printing(nn.Module):
+    """To a file that is read again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.file = io.StringIO()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            print("large", file=self.file)
+            x = x + 1
+        return x * len(self.file.getvalue())
 
 
 class Calculating(nn.Module):
@@ -210,7 +242,7 @@ def call_of(make: Callable[[], nn.Module]) -> ExportCall:
     return ExportCall(module=make().eval(), args=(torch.randn(3, 4),), dynamic_shapes=({0: Dim.DYNAMIC},))
 
 
-@pytest.mark.parametrize("make", [Early, Several, Named, Calling, Telling])
+@pytest.mark.parametrize("make", [Early, Several, Named, Calling, Telling, Numbered])
 def test_the_program_answers_as_eager_on_both_sides_of_each_branch(make: Callable[[], nn.Module]) -> None:
     call = call_of(make)
     with pytest.raises(Exception, match=r"data-dependent"):
@@ -539,7 +571,7 @@ def test_a_branch_that_no_eager_run_reached_is_not_merged_where_an_arm_may_refus
     assert choices.refused
 
 
-@pytest.mark.parametrize("make", [Early, Several, Named, Calling, Telling])
+@pytest.mark.parametrize("make", [Early, Several, Named, Calling, Telling, Numbered])
 def test_arms_that_can_always_be_computed_need_no_cond(make: Callable[[], nn.Module]) -> None:
     call = call_of(make)
     with apply_shims([find("branch-as-where")], call) as given:
@@ -583,10 +615,42 @@ def test_a_condition_that_needs_the_value_of_an_or_stays_a_branch() -> None:
         export_program(given)
 
 
-@pytest.mark.parametrize("make", [Remembering, Writing, WritingLater, Raising, Calculating])
+@pytest.mark.parametrize("make", [Remembering, Writing, WritingLater, Raising, Calculating, Printing])
 def test_an_arm_that_does_more_than_compute_is_left_alone(make: Callable[[], nn.Module]) -> None:
     with pytest.raises(NotApplicable), apply_shims([find("branch-as-where")], call_of(make)):
         pass
+
+
+class Worded(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        reduction = "mean" if x.sum().item() > 1 else "sum"
+        return nn.functional.mse_loss(x, x * 2, reduction=reduction)
+
+
+class OfTwoTypes(nn.Module):
+    """A tensor of whole numbers would be promoted by one of them alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.to(torch.int64) * (2 if x.sum().item() > 1 else 0.5)
+
+
+@pytest.mark.parametrize("make", [Worded, OfTwoTypes])
+def test_what_cannot_be_chosen_between_fails_as_without_the_shim(make: Callable[[], nn.Module]) -> None:
+    """With the same words, from the same function: another failure would be told as hidden by the first."""
+    call = call_of(make)
+    with pytest.raises(Exception, match="data-dependent") as without:
+        export_program(call)
+    with (
+        apply_shims([find("branch-as-where")], call) as given,
+        pytest.raises(Exception, match="data-dependent") as with_it,
+    ):
+        export_program(given)
+    places = []
+    for raised in (without, with_it):
+        frames = (link for link in tracebacks(raised.value) if is_user_frame(link.tb_frame))
+        *_, last = [one for one in frames if one.tb_frame.f_code.co_filename == __file__]
+        places.append((last.tb_frame.f_code.co_qualname, last.tb_lineno, str(raised.value).splitlines()[0]))
+    assert places[0] == places[1]
 
 
 def test_results_of_other_sizes_cannot_be_chosen_between() -> None:

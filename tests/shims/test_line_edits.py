@@ -42,6 +42,8 @@ class Gate(nn.Module):
         ("data_dependent_value", "return x * int(n)", 2, "return x * n"),
         ("attribute_mutation", "self.h = x.relu()\nreturn self.h + 1", 2, "return h + 1"),
         ("input_mutation", "x[0] = 1\nreturn x", 2, "x = x.clone()"),
+        ("input_mutation", "x.data.add_(1)\nreturn x", 2, "x.detach().add_(1)"),
+        ("dynamic_dim_specialised", "return x / math.sqrt(x.shape[0])", 2, "return x / (x.shape[0] ** 0.5)"),
         ("python_error", "return copy.deepcopy(x)", 2, "return x.clone()"),
         ("python_error", "return type(x) is not A", 2, "return not isinstance(x, A)"),
         ("dynamic_dim_specialised", "return x / int(x.shape[0])", 2, "return x / x.shape[0]"),

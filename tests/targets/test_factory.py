@@ -93,6 +93,7 @@ def test_every_form_that_the_design_promises_is_accepted(tmp_path: Path, returne
         'exec("def build(): return M(2, 2), (torch.ones(1, 2),)")',
         'import sys\nsetattr(sys.modules[__name__], "build", lambda: (M(2, 2), (torch.ones(1, 2),)))',
         "def __getattr__(name):\n    return lambda: (M(2, 2), (torch.ones(1, 2),))",
+        'def named(f):\n    globals()["build"] = f\n@named\ndef other(): return M(2, 2), (torch.ones(1, 2),)',
     ],
 )
 def test_a_factory_that_the_text_of_its_file_does_not_show_is_found(tmp_path: Path, body: str) -> None:

@@ -76,6 +76,17 @@ def static_segments() -> Given:
     return *segments()[:2], None
 
 
+class Drawing(nn.Module):
+    """torch calls the operator `aten.random_.from`: the code of the graph is no Python."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.empty(x.shape, dtype=torch.int64).random_(2, 7)
+
+
+def drawing() -> Given:
+    return Drawing(), (torch.randn(6),), None
+
+
 def attention() -> Given:
     return Attention(), (torch.randn(2, 5, 8),), ({0: Dim.DYNAMIC, 1: Dim.DYNAMIC},)
 
@@ -173,6 +184,7 @@ def test_code_is_compiled_less_often_and_none_is_left_when_the_program_is_finish
         (branching, False),  # fails while the forward is traced
         (chosen, True),  # passes, with a result of unbacked size
         (specialised, True),  # fails after the forward was traced
+        (drawing, True),  # passes, with code that each of torch's passes would have refused
     ],
 )
 def test_an_answer_that_a_saving_may_have_changed_is_none(given: Callable[[], Given], *, in_doubt: bool) -> None:

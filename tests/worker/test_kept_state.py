@@ -3,6 +3,8 @@ back between runs is named, too."""
 
 from __future__ import annotations
 
+import io
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -61,6 +63,17 @@ class Shared(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         Shared.calls += 1
         return x * Shared.calls
+
+
+class Iterating(nn.Module):
+    """Takes a number more at each call."""
+
+    def __init__(self, held: Any) -> None:
+        super().__init__()
+        self.held = held
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * int(self.held.readline() if isinstance(self.held, io.IOBase) else next(self.held))
 
 
 def three_calls(module: nn.Module) -> tuple[InputSet, Any]:
@@ -131,3 +144,41 @@ def test_a_number_of_a_class_that_is_another_one_after_each_call_is_named() -> N
         "eager itself gives other numbers when it is called again, and each call changes Shared.calls"
     )
     assert why_unlike(module, first, first) == ""
+
+
+@pytest.mark.parametrize("held", [iter([1, 2, 3, 4, 5]), iter(range(1, 9)), iter("12345"), io.StringIO("1\n2\n3\n4\n")])
+def test_an_iterator_over_a_sequence_and_a_file_are_put_back(held: Any) -> None:
+    module = Iterating(held)
+    first, again = (run_calls(module, [((torch.ones(3),), {})] * 2) for _ in range(2))
+    assert [float(one.output[0]) for one in (*first, *again)] == [1, 2, 1, 2]
+    one, program = three_calls(module)
+    (row,) = name_fixed_numbers([compare_calls(one, run_calls(program, one.calls))], [one], module, lambda _: [])
+    assert "held" in row.trouble + row.note
+
+
+def test_a_file_in_memory_is_as_it_was() -> None:
+    class Noting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.file = io.StringIO("ab")
+            self.file.seek(2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.file.write("c")
+            return x * len(self.file.getvalue())
+
+    module = Noting()
+    for _ in range(2):
+        (result,) = run_calls(module, [((torch.ones(1),), {})])
+        assert float(result.output) == 3
+    assert (module.file.getvalue(), module.file.tell()) == ("ab", 2)
+
+
+@pytest.mark.parametrize(
+    "held", [itertools.count(1), itertools.cycle([1, 2, 3]), (n for n in range(1, 99)), map(abs, range(1, 99))]
+)
+def test_an_iterator_that_cannot_be_put_back_is_named(held: Any) -> None:
+    module = Iterating(held)
+    call: list[tuple[Any, dict[str, Any]]] = [((torch.ones(3),), {})]
+    said = why_unlike(module, *run_calls(module, call), *run_calls(module, call))
+    assert said.endswith("each call changes held")

@@ -20,6 +20,7 @@ from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.targets.held_state import restore_held_state
 from exportdoctor.targets.plain_state import plain_state
 from exportdoctor.torch_internals.fake_tensors import is_fake, select_as_real_tensors_do
+from exportdoctor.torch_internals.tensor_subclasses import copy_with_class, has_own_functions
 
 if TYPE_CHECKING:
     import torch
@@ -36,18 +37,23 @@ FIX_FIRST = "The model fails before any export; fix the model or its inputs firs
 
 
 def copy_inputs(value: Any) -> Any:
-    """A deep copy of a call's inputs or outputs, also of compressed sparse tensors, of which torch makes none."""
+    """A deep copy of a call's inputs or outputs, also of compressed sparse tensors and of tensor subclasses, of which
+    torch makes none."""
     from torch import Tensor
     from torch.overrides import TorchFunctionMode
 
-    class SparseCopies(TorchFunctionMode):
+    class Copies(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func is not Tensor.__deepcopy__ or args[0].layout not in _compressed_layouts():
+            if func is not Tensor.__deepcopy__:
                 return func(*args, **(kwargs or {}))
             tensor, memo = args
+            if has_own_functions(tensor):
+                return memo.setdefault(id(tensor), copy_with_class(tensor))
+            if tensor.layout not in _compressed_layouts():
+                return func(*args, **(kwargs or {}))
             return memo.setdefault(id(tensor), tensor.detach().clone().requires_grad_(tensor.requires_grad))
 
-    with SparseCopies():
+    with Copies():
         return copy.deepcopy(value)
 
 

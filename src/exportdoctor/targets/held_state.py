@@ -1,5 +1,6 @@
 """What a module holds, saved before a call and put back after it: attributes, what containers and objects in them hold,
-variables of the functions in them, the states of generators, and the values of its tensors."""
+variables of the functions in them, the states of generators, the places of files and of iterators over sequences, and
+the values of its tensors."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from types import FunctionType, MemberDescriptorType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.failure.frames import is_user_file
+from exportdoctor.targets.iterator_places import place_access
 
 if TYPE_CHECKING:
     import torch
@@ -125,6 +127,8 @@ def _held_by(value: Any, undo: list[Callable[[], object]]) -> Iterator[Any]:
     elif (generator := _generator_access(value)) is not None:
         read, write = generator
         undo.append(partial(write, read()))
+    elif (place := place_access(value)) is not None:
+        undo.append(partial(place[1], place[0]))
     if is_of_user(kind):
         attributes = attributes_of(value)
         contents = _contents(attributes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import pickle
 import sys
 from collections import deque
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.failure.frames import is_local_file, is_user_file
 from exportdoctor.targets.held_state import attributes_of, is_of_user, slots_of, state_of_generator
+from exportdoctor.targets.iterator_places import place_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -140,8 +140,8 @@ def _note(found: dict[str, Any], path: str, value: Any, *, deep: bool = True) ->
 def _words(value: Any, *, deep: bool) -> Iterator[Any]:
     if issubclass(type(value), _PLAIN):
         yield type(value).__name__, _text(value)
-    elif type(value) is itertools.count:
-        yield repr(value)
+    elif place := place_of(value):
+        yield place
     elif (state := state_of_generator(value)) is not None:
         yield hash(pickle.dumps(state))
     elif deep and _counts_writes(value):

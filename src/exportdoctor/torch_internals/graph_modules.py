@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import sys
 import traceback
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from exportdoctor.core.patch_attribute import patch_attribute
@@ -14,13 +14,51 @@ from exportdoctor.torch_internals.hook import Hook
 from exportdoctor.torch_internals.shape_env import may_get_guards
 
 
-def compile_graphs_once() -> AbstractContextManager[None]:
-    """Within it, a graph's Python code is compiled by `finish_graphs` and not after each of a dozen passes."""
-    if not LAZY_GRAPHS.is_supported():
-        return nullcontext()
-    from torch.fx._lazy_graph_module import _use_lazy_graph_module
+@contextmanager
+def compile_graphs_once(note_code_that_fails: Callable[[], None]) -> Iterator[None]:
+    """Within it, a graph's Python code is compiled by `finish_graphs` and not after each of a dozen passes.
 
-    return _use_lazy_graph_module(True)
+    Of a whole program torch only warns that its code is no Python; then the function is called: an earlier pass would
+    have raised that.
+    """
+    with ExitStack() as stack:
+        if LAZY_GRAPHS.is_supported():
+            from torch.fx._lazy_graph_module import _use_lazy_graph_module
+
+            stack.enter_context(_use_lazy_graph_module(True))
+            if PROGRAM_CODE.is_supported():
+                stack.enter_context(_watch_program_code(note_code_that_fails))
+        yield
+
+
+def _watch_program_code(note: Callable[[], None]) -> AbstractContextManager[None]:
+    from torch.export import exported_program
+
+    make: Any = exported_program._create_graph_module_for_export
+
+    def make_and_note(root: Any, graph: Any) -> Any:
+        made = make(root, graph)
+        if "return" not in made.code:
+            note()
+        return made
+
+    return patch_attribute(exported_program, make.__name__, make_and_note)
+
+
+def _makes_program_code() -> bool:
+    from torch.export import exported_program
+
+    return callable(getattr(exported_program, "_create_graph_module_for_export", None))
+
+
+PROGRAM_CODE = Hook(
+    id="program-code",
+    api="torch.export.exported_program._create_graph_module_for_export",
+    used_for="noticing that the code of a program, which is compiled once for speed, is no Python",
+    lost="an export that fails for that is told as one that passes",
+    seen_on=("2.13.0",),
+    is_there=_makes_program_code,
+)
 
 
 def finish_graphs(program: Any) -> None:
@@ -228,4 +266,4 @@ ONNX_PREPARATION = Hook(
     imports_onnx=True,
 )
 
-HOOKS = (LAZY_GRAPHS, SYMBOLIZER, NODE_STACKS, MEMORY_FORMATS, ONNX_PREPARATION)
+HOOKS = (LAZY_GRAPHS, PROGRAM_CODE, SYMBOLIZER, NODE_STACKS, MEMORY_FORMATS, ONNX_PREPARATION)

@@ -12,6 +12,7 @@ from exportdoctor.torch_internals import (
     pytree_registry,
     scan_operator,
     shape_env,
+    tensor_subclasses,
     tracer_frames,
     tracing_modes,
     trees,
@@ -20,7 +21,7 @@ from exportdoctor.torch_internals.hook import Hook
 
 _ROOMS = (
     fake_tensors, shape_env, program_checks, tracer_frames, dynamo_frames, trees, pytree_registry, graph_modules,
-    onnx_library, tracing_modes, fake_cuda, scan_operator,
+    onnx_library, tracing_modes, fake_cuda, scan_operator, tensor_subclasses,
 )  # fmt: skip
 
 HOOKS: tuple[Hook, ...] = tuple(hook for room in _ROOMS for hook in room.HOOKS)

@@ -85,6 +85,13 @@ def symbols_in(value: Any) -> tuple[str, ...]:
     return tuple(map(str, getattr(expression, "free_symbols", ())))
 
 
+def is_surely(condition: Any) -> bool:
+    """Whether a condition on sizes is known to hold; asking adds no guard where data decides it."""
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+    return bool(guard_or_false(condition))
+
+
 def same_sizes(one: Any, other: Any) -> bool:
     """Whether two tensors are known to have equal sizes; asking adds no guard on a size that depends on data."""
     from torch.fx.experimental.symbolic_shapes import guard_or_false

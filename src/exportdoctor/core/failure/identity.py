@@ -33,7 +33,7 @@ _SIZE_LIKE = re.compile(r"\(Size-like symbols: (?!none\))")
 
 _REFUSED_INPUT = re.compile(
     r"Unsupported input type <class '([^']+)'>|one of the inputs with type `<class '([^']+)'>|"
-    r"received an input of unsupported type: (\w+)"
+    r"received an input of unsupported type: (\w+)|^Unfamiliar meta val: (.+)"
 )
 
 

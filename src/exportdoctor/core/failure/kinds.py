@@ -135,6 +135,7 @@ _SHAPES_DIFFER = (
 )
 _PLAIN_NUMBER = (
     r"unhashable type: non-nested Sym|string passed to Sym(?:Int|Float)|'Sym(?:Int|Float)' object cannot be interpreted"
+    r"|ufunc does not support argument \d+ of type Sym|can't convert np\.ndarray of type numpy\.object_"
 )
 _INPUT_PAIR = r"generated guard [^\n]*?(L\['\w+'\]\S*?\.size\(\)\[\d+\])[^\n]*?(?!\1)L\['\w+'\]\S*?\.size\("
 
@@ -162,6 +163,8 @@ RULES = (
          r"Encountered unrecognized type .* at output"),
     Rule(FailureKind.UNREGISTERED_PYTREE, "a spec for an object that pytree takes for a leaf", "2.5-2.13",
          r"Cannot associate shape .* to non-tensor type"),
+    Rule(FailureKind.UNREGISTERED_PYTREE, "an input that is no tensor, number or string, beside a dynamic size", "2.13",
+         r"^Unfamiliar meta val: "),
     Rule(FailureKind.UNREGISTERED_PYTREE, "the boundary of the legacy tracer", "1.13-2.13",
          r"Only tuples, lists and Variables are supported as JIT inputs/outputs"),
     # vmap
@@ -186,6 +189,8 @@ RULES = (
          r"Operator does not support running with fake tensors|no meta kernel"),
     Rule(FailureKind.MISSING_FAKE_KERNEL, "raised for fake tensors alone", "2.1-2.13", "",
          types=("UnsupportedOperatorException", "UnsupportedFakeTensorException", "MissingOpProfile")),
+    Rule(FailureKind.MISSING_FAKE_KERNEL, "a kernel that takes sizes as numbers got symbols", "2.8-2.13",
+         r"SymIntArrayRef expected to contain only concrete integers"),
     Rule(FailureKind.MISSING_FAKE_KERNEL, "a compiled extension reads the memory of a tensor that has none", "2.4-2.13",
          r"Cannot access data pointer of Tensor \(e\.g\. FakeTensor.*erroneously tracing into a custom kernel",
          frames=r"^(?!.*(?:data_ptr|storage|dlpack|deepcopy|numpy|site-packages/torch/|^torch/)).*\w\("),

@@ -236,6 +236,11 @@ def caught_in_export(line: str, said: str, *, others: int) -> str:
     )
 
 
+def lost_subclass(name: str) -> str:
+    """Said of a program that differs, where an input has a class that only eager asks."""
+    return f"an input is a {name}, whose __torch_function__ runs in eager and not in the export"
+
+
 def goes_another_way(line: str, asked: str) -> str:
     """Said of a program that has the way of the export, where eager goes another."""
     return f"at {line} eager goes another way than the export went{f' ({asked})' if asked else ''}"

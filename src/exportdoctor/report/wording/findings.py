@@ -8,7 +8,7 @@ from exportdoctor.core.failure.identity import across_parts
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import first_line, without_hints
 from exportdoctor.core.run.report import Report
-from exportdoctor.report.wording import operators
+from exportdoctor.report.wording import known_causes, operators
 from exportdoctor.report.wording.formatting import count, finding_count, issue_name, module_name, short_path
 from exportdoctor.report.wording.rewrites import usual_step
 from exportdoctor.report.wording.scripted_modules import NEXT as TORCHSCRIPT_NEXT
@@ -221,11 +221,13 @@ def why(finding: Finding) -> str:
         return "It exports, but ExportedProgram.run_decompositions() fails on its program."
     if is_torchscript(finding):
         return why_torchscript(finding)
-    if finding.kind is FailureKind.PYTHON_ERROR and _has_no_line(finding):
+    known = known_causes.summary(finding)
+    if not known and finding.kind is FailureKind.PYTHON_ERROR and _has_no_line(finding):
         return "The exporter raises this itself, outside of the forward."
+    summary = known or operators.summary(finding)
     if finding.only_inside is None:
-        return operators.summary(finding)
-    outer, summary = module_name(finding.only_inside), operators.summary(finding)
+        return summary
+    outer = module_name(finding.only_inside)
     if finding.guard is None:
         return f"{summary} It exports on its own and fails only inside {outer}."
     return (

@@ -10,7 +10,7 @@ from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import without_hints
 from exportdoctor.core.failure.statement_forms import statement_form
 from exportdoctor.core.run.report import Report
-from exportdoctor.report.wording import operators
+from exportdoctor.report.wording import known_causes, operators
 from exportdoctor.report.wording.cures import EXPORT_LABEL, cured_step, export_command, exports_with_shims, soundness
 from exportdoctor.report.wording.formatting import count
 
@@ -30,7 +30,8 @@ DOCUMENTED = "torch documents this as not supported:"
 def usual_step(finding: Finding) -> str:
     """What usually helps with a failure of this kind, in a statement of this form, or at this operator."""
     form = statement_form(finding) if finding.kind is FailureKind.DATA_DEPENDENT_GUARD else ""
-    return _BY_FORM.get(form) or operators.step(finding) or explanations.next_step(finding.kind)
+    known = _BY_FORM.get(form) or known_causes.step(finding)
+    return known or operators.step(finding) or explanations.next_step(finding.kind)
 
 
 def rewrite_result(tried: TriedRewrite, finding: Finding) -> str:

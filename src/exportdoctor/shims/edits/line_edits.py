@@ -213,6 +213,19 @@ def _keep_size(place: LinePlace) -> Iterator[list[Splice]]:
         yield changes
 
 
+def _root_of_size(place: LinePlace) -> Iterator[list[Splice]]:
+    """`math.sqrt(x.shape[0])`: `(x.shape[0] ** 0.5)`."""
+    source = place.source
+    changes = [
+        Splice(*source.span(node), f"({ast.unparse(ast.BinOp(node.args[0], ast.Pow(), ast.Constant(0.5)))})")
+        for node in ast.walk(place.statement)
+        if isinstance(node, ast.Call) and len(node.args) == 1
+        and source.code(node.func) in {"math.sqrt", "np.sqrt", "numpy.sqrt"}
+    ]  # fmt: skip
+    if changes:
+        yield changes
+
+
 def _local_variable(place: LinePlace) -> Iterator[list[Splice]]:
     """`self.x = value` and what reads it below: a local variable."""
     source, statement = place.source, place.statement
@@ -246,6 +259,18 @@ def _clone_first(place: LinePlace) -> Iterator[list[Splice]]:
         case _:
             return
     yield [place.source.over(place, (), [f"{name} = {name}.clone()"])]
+
+
+def _detach(place: LinePlace) -> Iterator[list[Splice]]:
+    """`x.data`, which is read or written into: `x.detach()`."""
+    source = place.source
+    changes = [
+        Splice(*source.span(node), f"{source.code(node.value)}.detach()")
+        for node in ast.walk(place.statement)
+        if isinstance(node, ast.Attribute) and node.attr == "data" and isinstance(node.ctx, ast.Load)
+    ]
+    if changes:
+        yield changes
 
 
 def _clone_deeply(place: LinePlace) -> Iterator[list[Splice]]:
@@ -292,10 +317,13 @@ _RULES: dict[str, tuple[tuple[str, Rule], ...]] = {
         ("Keep the symbol, and state its bounds", _keep_symbol),
         ("Compute both branches and select", _select),
     ),
-    "dynamic_dim_specialised": (("Keep the size symbolic", _keep_size),),
+    "dynamic_dim_specialised": (
+        ("Keep the size symbolic", _keep_size),
+        ("A power instead of a root of the size", _root_of_size),
+    ),
     "dims_related": (("Keep the size symbolic", _keep_size),),
     "attribute_mutation": (("Use a local variable", _local_variable),),
-    "input_mutation": (("Clone before writing", _clone_first),),
+    "input_mutation": (("Detach instead of .data", _detach), ("Clone before writing", _clone_first)),
     "python_error": (
         ("Clone instead of a deep copy", _clone_deeply),
         ("Use isinstance instead of comparing types", _ask_isinstance),

@@ -7,7 +7,6 @@ torch does not take such arms, the shim does not apply, and `refused` says so.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any
 
 from exportdoctor.shims.record import NotApplicable
 from exportdoctor.shims.rules.arm_watch import Unmergeable, reachable, watch_arm
+from exportdoctor.shims.rules.chosen_numbers import choose_number
 from exportdoctor.torch_internals.shape_env import has_unbacked_size, same_sizes
 from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
 
@@ -77,16 +77,25 @@ class ArmChoices:
             self.observing = False
 
     def choose(
-        self, branch: str, condition: Any, then: Callable[..., Any], other: Callable[..., Any], *before: Any
+        self,
+        branch: str,
+        condition: Any,
+        then: Callable[..., Any],
+        other: Callable[..., Any],
+        *before: Any,
+        asked: Callable[[], Any] | None = None,
     ) -> Any:
-        """The result of the arm that the condition says, also where only a run of the program can tell."""
+        """The result of the arm that the condition says, also where only a run of the program can tell.
+
+        Where the arms cannot be merged, `asked`, the condition as it was written, fails where it did.
+        """
         if self.observing:
             return self._observe(branch, condition, then, other, before)
         if not _is_open(condition):
             return then(*before) if condition else other(*before)
         known = self.branches.get(branch)
         if known is not None and known.unmergeable:
-            return then(*before) if condition else other(*before)  # fails where it did
+            return self._as_before(condition, then, other, before, asked)
         chosen = _as_truth(condition)
         if known is not None and (known.refuses or (known.layout is not None and _is_traced_by_dynamo())):
             return self._by_cond(branch, chosen, then, other, before, known)
@@ -97,9 +106,12 @@ class ArmChoices:
                 raise self._refuse(branch, "no eager run came there")
             found = _merge(chosen, *results)
         except Unmergeable:
-            return then(*before) if condition else other(*before)  # fails where it did
+            return self._as_before(condition, then, other, before, asked)
         self._remember(watches, results, found)
         return found
+
+    def _as_before(self, condition: Any, then: Any, other: Any, before: tuple[Any, ...], asked: Any) -> Any:
+        return then(*before) if (condition if asked is None else asked()) else other(*before)
 
     def _remember(self, watches: Sequence[Any], results: Sequence[Any], found: Any) -> None:
         """What is chosen is a copy. A later write to it, or to what it was chosen from, is to be noticed where another
@@ -307,16 +319,9 @@ def _merge(chosen: Any, one: Any, other: Any) -> Any:
         raise Unmergeable("the arms give results of other structure")
     if len(left) == 1 and left[0] is one:
         if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
-            return _same_value(one, other)
+            return choose_number(chosen, one, other)
         return torch.where(chosen, *_alike(one, other))
     return tree_unflatten([_merge(chosen, a, b) for a, b in zip(left, right, strict=True)], layout)
-
-
-def _same_value(one: Any, other: Any) -> Any:
-    plain = type(one) is type(other) and isinstance(one, bool | int | float | str | type(None))
-    if plain and one == other and (not isinstance(one, float) or math.copysign(1, one) == math.copysign(1, other)):
-        return one
-    raise Unmergeable(f"the arms give {one!r:.40} and {other!r:.40}")
 
 
 def _alike(one: Any, other: Any) -> tuple[Any, Any]:

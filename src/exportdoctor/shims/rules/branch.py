@@ -21,7 +21,7 @@ from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.arm_choice import BOTH, CHOOSE, EITHER, EQUAL, NOT, NUMBER, VALUE, ArmChoices
 from exportdoctor.shims.rules.asked_lines import asked_lines, run_known
-from exportdoctor.shims.rules.code_swap import all_code, compile_for, definition_of, owners_of, swap_code
+from exportdoctor.shims.rules.code_swap import ARM, all_code, compile_for, definition_of, owners_of, swap_code
 from exportdoctor.shims.rules.name_flow import READS_ALL_NAMES, load
 from exportdoctor.shims.rules.pure_code import Purity
 
@@ -148,15 +148,14 @@ class _Merging(ast.NodeTransformer):
         ends = bool(node.orelse) and isinstance(node.body[-1], ast.Return)
         stored = {one.id for arm in (node.body, node.orelse) for part in arm for one in _stored_names(part)}
         names = sorted(stored & self.used.get(id(node), stored))
-        arms = [f"_arm_{self.count}_{place}" for place in (1, 2)]
+        arms = [f"{ARM}_{self.count}_{place}" for place in (1, 2)]
         result = ast.Return(ast.Tuple([load(name) for name in names], ast.Load()))
         made: list[ast.stmt] = [
             _function(arm, names, list(body) if ends else [*body, result])
             for arm, body in zip(arms, (node.body, node.orelse), strict=True)
         ]
-        test = _condition(copy.deepcopy(node.test))
         before = [_call(VALUE, _thunk(load(name))) for name in names]
-        call = _call(CHOOSE, self.name, test, *(load(arm) for arm in arms), *before)
+        call = _choice(self.name, node.test, *(load(arm) for arm in arms), *before)
         target = ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store())
         last = ast.Return(call) if ends else ast.Assign([target], call) if names else ast.Expr(call)
         return [ast.copy_location(one, node) for one in (*made, last)]
@@ -179,8 +178,7 @@ class _Choices(ast.NodeTransformer):
         if not self.merging._is_open(node.test) or not all(map(pure, (node.test, node.body, node.orelse))):
             return node
         self.merging.count += 1
-        test, arms = _condition(copy.deepcopy(node.test)), (_thunk(node.body), _thunk(node.orelse))
-        return ast.copy_location(_call(CHOOSE, self.merging.name, test, *arms), node)
+        return ast.copy_location(_choice(self.merging.name, node.test, _thunk(node.body), _thunk(node.orelse)), node)
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
         return node
@@ -234,8 +232,13 @@ def _call(name: str, *args: ast.expr) -> ast.expr:
     return ast.Call(load(name), list(args), [])
 
 
+def _choice(name: ast.expr, test: ast.expr, *arms: ast.expr) -> ast.expr:
+    asked = ast.keyword("asked", _thunk(copy.deepcopy(test)))
+    return ast.Call(load(CHOOSE), [name, _condition(copy.deepcopy(test)), *arms], [asked])
+
+
 def _thunk(value: ast.expr) -> ast.expr:
-    return ast.Lambda(ast.arguments([], [], None, [], [], None, []), value)
+    return ast.Lambda(ast.arguments([], [], ast.arg(ARM), [], [], None, []), value)
 
 
 def _function(name: str, parameters: list[str], body: list[ast.stmt]) -> ast.stmt:
@@ -287,15 +290,17 @@ SHIM = Shim(
     does=(
         "An `if` on the value of a tensor, such as a clamp of values that overflow or an early return, is "
         "rewritten in the function's syntax tree: both arms are computed, and the program chooses between "
-        "their results. Where an arm may refuse the values for which it is not taken (it looks up places, divides "
-        "whole numbers, raises, or gives NaN), torch.cond computes one arm only; the shim does not apply where torch "
-        "does not take them. Arms must only compute: assignments to local names, no writes, no raise. What an arm "
-        "prints, warns or logs is left out of the program, with the whole branch where it does nothing else. The "
-        "shim does not apply where a tensor that was chosen, or was chosen from, is written into later."
+        "their results. Two numbers of one type give a number, which is read from such a choice. Where an arm may "
+        "refuse the values for which it is not taken (it looks up places, divides whole numbers, raises, or gives "
+        "NaN), torch.cond computes one arm only; the shim does not apply where torch does not take them. Arms must "
+        "only compute: assignments to local names, no writes, no raise. What an arm prints, warns or logs is left out "
+        "of the program, with the whole branch where it does nothing else. The shim does not apply where a tensor "
+        "that was chosen, or was chosen from, is written into later."
     ),
     precondition=(
         "arms that torch.where chooses between, and both sides of `and` and `or`, can be computed in any case; a whole "
-        "number that is compared with a float is at most 2**53 (the program asserts it)"
+        "number that is compared with a float is at most 2**53 (the program asserts it); nobody needs what such an "
+        "arm prints, warns or logs (no exported program does that)"
     ),
     cures=(Cure(kinds=("data_dependent_value", "data_dependent_guard")),),
     needs={"torch": ">=2.8"},
@@ -309,7 +314,8 @@ SHIM = Shim(
             after=(
                 "def _arm_1_1(x):\n    x = x.clamp(-limit, limit)\n    return (x,)\n\n"
                 "def _arm_1_2(x):\n    return (x,)\n\n"
-                "(x,) = _choose_arm('forward:1', torch.isinf(x).any(), _arm_1_1, _arm_1_2, _value_of(lambda: x))\n"
+                "(x,) = _choose_arm(\n    'forward:1', torch.isinf(x).any(), _arm_1_1, _arm_1_2, "
+                "_value_of(lambda *_arm: x),\n    asked=lambda *_arm: torch.isinf(x).any(),\n)\n"
             ),
         ),
     ),

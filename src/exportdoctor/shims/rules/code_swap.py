@@ -17,6 +17,8 @@ from exportdoctor.core.patch_attribute import patch_item
 from exportdoctor.shims.export_call import ExportCall
 
 _MOST_WRAPPED = 50
+ARM = "_arm"
+"""Begins the name of a function, or of its `*` parameter, whose code a rewrite has moved there from around it."""
 
 
 def function_of(
@@ -142,7 +144,21 @@ def compile_for(function: FunctionType, node: ast.FunctionDef) -> CodeType | Non
     found = _code_named(compile(tree, old.co_filename, "exec", future, dont_inherit=True), node.name)
     if found is None or found.co_freevars != old.co_freevars:
         return None
-    return found.replace(co_qualname=old.co_qualname, co_firstlineno=old.co_firstlineno)
+    return _with_names_of(found, old.co_qualname).replace(co_firstlineno=old.co_firstlineno)
+
+
+def _with_names_of(code: CodeType, name: str) -> CodeType:
+    """The code under this qualified name, and the functions inside it; a moved arm has that of the code it is of."""
+    inside = f"{name}.<locals>" if code.co_flags & inspect.CO_OPTIMIZED else name
+    constants = tuple(
+        _with_names_of(one, name if _is_arm(one) else f"{inside}.{one.co_name}") if isinstance(one, CodeType) else one
+        for one in code.co_consts
+    )
+    return code.replace(co_qualname=name, co_consts=constants)
+
+
+def _is_arm(code: CodeType) -> bool:
+    return code.co_name.startswith(f"{ARM}_") or (code.co_name == "<lambda>" and code.co_varnames[:1] == (ARM,))
 
 
 def _code_named(code: CodeType, name: str) -> CodeType | None:

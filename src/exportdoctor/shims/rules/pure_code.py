@@ -76,6 +76,8 @@ class Purity:
             return False
         call = node.value
         parts = [*call.args, *(keyword.value for keyword in call.keywords)]
+        if any(keyword.arg in {None, "file"} for keyword in call.keywords):
+            return False  # what it prints to may be read again
         match call.func:
             case ast.Attribute(value=ast.Call(func=made)) if self._resolve(made) is logging.getLogger:
                 tells = True

@@ -25,7 +25,7 @@ def check_factory(file: Path, *, name: str) -> None:
     if not file.is_file():
         raise UsageError(f"There is no file {str(file)!r}", hint="Give file.py:factory, relative to the current folder")
     tree = _parse(file)
-    names = tuple(dict.fromkeys(_names(tree.body)))
+    names = (*dict.fromkeys(_names(tree.body)), *("*" for node in ast.walk(tree) if _writes_into_module(node)))
     functions = tuple(node.name for node in tree.body if isinstance(node, ast.FunctionDef))
     if not name:
         example = "build" if "build" in functions or not functions else functions[-1]
@@ -118,6 +118,14 @@ def _names(body: Iterable[ast.stmt]) -> Iterator[str]:
             case _:
                 names = [child for child in ast.walk(node) if isinstance(child, ast.Name)]
                 yield from ("*" if name.id in _DEFINE_ANY else name.id for name in names if _defines(name))
+
+
+def _writes_into_module(node: ast.AST) -> bool:
+    """Whether a function may write into the module's names with this: a decorator that registers others, say."""
+    match node:
+        case ast.Name(id="globals") | ast.Attribute(value=ast.Name(id="sys"), attr="modules"):
+            return True
+    return False
 
 
 def _defines(name: ast.Name) -> bool:

@@ -19,12 +19,14 @@ import torch
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.core.records.probe import Probe
-from exportdoctor.report.wording.export import DRAWS_IN_PYTHON, unloadable_file
+from exportdoctor.report.wording.export import DRAWS_IN_PYTHON, lost_subclass, unloadable_file
 from exportdoctor.shims import ExportCall, Inputs, NotApplicable, apply_shims, export_program, find, order_shims
 from exportdoctor.targets.eager import run_calls
 from exportdoctor.torch_internals.graph_modules import finish_graphs
 from exportdoctor.torch_internals.program_checks import guard_texts, guards_of, violated_guards
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
+from exportdoctor.torch_internals.tensor_subclasses import name_with_functions
+from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.attempt.fast_export import ExportContext
 from exportdoctor.worker.attempt.torchscript import export_torchscript
 from exportdoctor.worker.export.program_file import why_unloadable
@@ -123,9 +125,10 @@ def shimmed_export(
     if caught_there:
         caught = note_caught(caught_there, caught_in_eager(call.module, (one.calls for one in sets)))
     if not agrees:
-        rows = [row if row.holds else _with_notes([row], caught)[0] for row in rows]
+        why = "; ".join(filter(None, (caught, "" if treated.options.strict else _lost_subclass(call))))
+        rows = [row if row.holds else _with_notes([row], why)[0] for row in rows]
         named = name_fixed_numbers(rows, sets, call.module, compare)
-        is_explained = probe.shims or caught or named != rows or treated.options.strict
+        is_explained = probe.shims or why or named != rows or treated.options.strict
         return tuple(named if is_explained else name_other_way(rows, sets, call.module, export_again))
     rows = _with_notes(rows, unloadable_file(why) if why else "", chance, caught)
     drawer = drawer_for(call, sets[0])
@@ -142,6 +145,12 @@ def shimmed_export(
         _, nearer, _ = hold(*drawer.shrink(asked[wrong]))
         found[wrong] = next((row for row in nearer if not row.holds), found[wrong])
     return (*_with_notes(rows, chance), *found)
+
+
+def _lost_subclass(call: ExportCall) -> str:
+    names = map(name_with_functions, tree_leaves((call.args, call.kwargs)))
+    name = next(filter(None, names), "")
+    return lost_subclass(name) if name else ""
 
 
 def _with_notes(rows: Sequence[Agreement], *notes: str) -> list[Agreement]:

@@ -10,6 +10,7 @@ import torch
 
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.records.outcome import Agreement
+from exportdoctor.torch_internals.tensor_subclasses import as_plain_tensor
 from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.prove.allowed_error import RELATIVE, SMALLEST_SCALE, allowed_error, is_fill_value
 
@@ -22,7 +23,7 @@ _SMALL = 1e-3
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """The tensors of an output, in pytree's order."""
-    return [leaf.detach() for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    return [as_plain_tensor(leaf).detach() for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def compare_outputs(title: str, answers: Sequence[Any], wanted: Sequence[Any]) -> Agreement:
@@ -30,7 +31,8 @@ def compare_outputs(title: str, answers: Sequence[Any], wanted: Sequence[Any]) -
     if len(answers) != len(wanted):
         return Agreement(inputs=title, trouble=f"{len(answers)} outputs, and eager gives {len(wanted)}")
     found = []
-    for number, (one, other) in enumerate(zip(answers, wanted, strict=True)):
+    pairs = zip(map(as_plain_tensor, answers), map(as_plain_tensor, wanted), strict=True)
+    for number, (one, other) in enumerate(pairs):
         if not _alike(one, other):
             trouble = f"output {number} is {_kind(one)}, and eager gives {_kind(other)}"
             return Agreement(inputs=title, trouble=trouble)
@@ -76,7 +78,7 @@ def largest_difference(
     most, fill values left out. Whole numbers and truth values must be equal: the first number counts the elements that
     are not.
     """
-    one, other = (_as_real(value.detach().cpu()) for value in (one, other))
+    one, other = (_as_real(as_plain_tensor(value).detach().cpu()) for value in (one, other))
     if not other.is_floating_point():
         return float((one != other).sum()), 0.0, 0.0
     if other.numel() == 0:

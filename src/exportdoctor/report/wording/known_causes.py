@@ -1,0 +1,225 @@
+"""Sentences about failures whose cause the message and the code at the line tell: why, and what to write instead."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from exportdoctor.core.failure.finding import Finding
+from exportdoctor.core.failure.kinds import FailureKind
+
+_FUNCTIONS = {
+    "sqrt": "({0}) ** 0.5",
+    **dict.fromkeys(("log", "log2", "log10", "exp", "sin", "cos", "tanh"), "torch.scalar_tensor({0}).{name}()"),
+    **dict.fromkeys(("arange", "zeros", "ones", "full", "linspace", "eye"), "torch.{name}"),
+}
+"""What to write for functions of numpy and of Python's `math` that are called with a size."""
+_DRAWS = {
+    "rand": "torch.empty(size).uniform_(generator=g)",
+    "randn": "torch.empty(size).normal_(generator=g)",
+    "randint": "torch.empty(size, dtype=torch.int64).random_(high, generator=g)",
+}
+"""What draws the same as a function that is given a generator."""
+_CONSTANT = "fake tensor in the exported program constant's list"
+_DATA = re.compile(r"([\w.]+)\.data\b(?!\s*(?:=[^=]|\())")
+_BIND = "Keep the value as an attribute of the module, or pass a str, an int or a bool from which forward makes it."
+_PLAIN_INPUTS = {
+    "numpy.ndarray": "Pass a tensor: torch.from_numpy makes one of the array.",
+    "complex": "Pass a tensor of a complex dtype, or keep the number as an attribute of the module.",
+    **dict.fromkeys(
+        ("torch.dtype", "torch.device", "torch.memory_format", "torch.layout", "slice", "range", "bytes", "type",
+         "enum.EnumType", "function", "builtin_function_or_method"), _BIND,
+    ),
+}  # fmt: skip
+"""Types of inputs that hold no tensors, so that registering them is of no use."""
+
+
+class _Cause(NamedTuple):
+    """A cause with what is said of it; `step` gives an empty text where it is another."""
+
+    kind: FailureKind
+    message: str
+    step: Callable[[Finding, re.Match[str]], str]
+    summary: Callable[[Finding, re.Match[str]], str] = lambda *_: ""
+
+
+def summary(finding: Finding) -> str:
+    """Why it fails, where that is known better than from its kind; else empty."""
+    return next((cause.summary(finding, match) for cause, match, _ in _causes(finding)), "")
+
+
+def step(finding: Finding) -> str:
+    """What to write instead; empty where nothing better is known than for its kind."""
+    return next((said for _, _, said in _causes(finding)), "")
+
+
+def _causes(finding: Finding) -> Iterator[tuple[_Cause, re.Match[str], str]]:
+    for cause in _CAUSES:
+        match = re.search(cause.message, finding.exception.message)
+        if cause.kind is finding.kind and match is not None and (said := cause.step(finding, match)):
+            yield cause, match, said
+
+
+# --- the code at the line
+
+
+def _code(finding: Finding) -> Iterator[str]:
+    """What is known of the code, the narrowest first."""
+    frames = (finding.guard, finding.value_origin)
+    texts = (finding.expression, finding.source, *(frame.source for frame in frames if frame is not None))
+    yield from (text.strip() for text in texts if text)
+
+
+def _calls(finding: Finding) -> Iterator[ast.Call]:
+    for text in _code(finding):
+        for form in (text, f"{text.removeprefix('el')}\n    pass"):
+            try:
+                tree = ast.parse(form)
+            except (SyntaxError, ValueError):
+                continue
+            yield from (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+            break
+
+
+# --- what to write instead
+
+
+def _without_memory(finding: Finding, match: re.Match[str]) -> str:
+    for call in _calls(finding):
+        name = ast.unparse(call.func).rpartition(".")[2]
+        if name == "deepcopy" and call.args:
+            return (
+                f"Clone the tensor, as in `x.clone()`, in place of `{ast.unparse(call)}`: a deep copy reads memory, "
+                "and during export a tensor has none."
+            )
+        if name == "data_ptr":
+            return (
+                f"Leave out `{ast.unparse(call)}`: during export a tensor has no address. Code that needs one belongs "
+                "into a custom operator (torch.library.custom_op)."
+            )
+    return ""
+
+
+def _object_of_a_class(finding: Finding, match: re.Match[str]) -> str:
+    if match[1].startswith("quantized."):
+        return (
+            "Export the model as it is before torch.ao.quantization packs its weights, and quantize the exported "
+            "program (PT2E quantization of torchao), or leave this layer in float."
+        )
+    return (
+        "Give the class a method `__obj_flatten__` and a fake class in Python, or keep the object in a custom operator."
+    )
+
+
+def _plain_input(finding: Finding, match: re.Match[str]) -> str:
+    if match[1].startswith("numpy.") and match[1] not in _PLAIN_INPUTS:
+        return "Pass a plain number, as `.item()` of the numpy value gives it, or a tensor."
+    return _PLAIN_INPUTS.get(match[1], "")
+
+
+def _draw_by_method(finding: Finding, match: re.Match[str]) -> str:
+    name = (finding.op or "").removeprefix("aten.").partition(".")[0]
+    if name not in _DRAWS:
+        return ""
+    return f"Write `{_DRAWS[name]}`, which takes dynamic sizes, or leave out `generator=`."
+
+
+def _size_as_number(finding: Finding, match: re.Match[str]) -> str:
+    for call in _calls(finding):
+        owner, _, name = ast.unparse(call.func).rpartition(".")
+        if owner not in {"np", "numpy", "math"} or not call.args:
+            continue
+        library = "math" if owner == "math" else "numpy"
+        known = name in _FUNCTIONS and (library == "numpy" or name not in {"arange", "zeros", "ones"})
+        why = f"{library} takes a size as a fixed number"
+        if known:
+            instead = _FUNCTIONS[name].format(ast.unparse(call.args[0]), name=name)
+            return f"Write `{_plain(instead)}` in place of `{owner}.{name}`: {why}."
+        if library == "numpy":
+            return f"Compute it without `{owner}.{name}`, with Python's operators or functions of torch: {why}."
+    return ""
+
+
+def _plain(code: str) -> str:
+    """The code without parentheses that it does not need."""
+    try:
+        return ast.unparse(ast.parse(code, mode="eval"))
+    except SyntaxError:
+        return code
+
+
+def _below(finding: Finding, match: re.Match[str]) -> str:
+    return ".".join(filter(None, (finding.module, match[1])))
+
+
+def _taken_from_data(finding: Finding, match: re.Match[str]) -> str:
+    found = next((one for text in _code(finding) if (one := _DATA.search(text))), None)
+    if found is None:
+        return ""
+    return (
+        f"Write `{found[1]}.detach()` in place of `{found[0]}`: it shares the tensor's memory and records no "
+        "gradients, too, and torch.export sees what is done with it."
+    )
+
+
+_CAUSES = (
+    _Cause(FailureKind.PYTHON_ERROR, r"Cannot access data pointer of Tensor", _without_memory),
+    _Cause(
+        FailureKind.PYTHON_ERROR,
+        r"__torch__\.torch\.classes\.([\w.]+).* does not have a field with name '__obj_flatten__'",
+        _object_of_a_class,
+        lambda _, match: f"The module holds an object of a C++ class ({match[1]}) that torch.export cannot take apart.",
+    ),
+    _Cause(
+        FailureKind.PYTHON_ERROR,
+        r"^invalid syntax \(.* in wrapped, line \d+\)",
+        lambda *_: (
+            "Write `x.random_(high - low) + low` where forward calls `x.random_(low, high)`. A report of it belongs to "
+            "PyTorch."
+        ),
+        lambda *_: (
+            "torch writes the traced operators as Python code, which is invalid where the name of one is a keyword: "
+            "`random_(low, high)` is the operator `aten.random_.from`."
+        ),
+    ),
+    _Cause(
+        FailureKind.PYTHON_ERROR,
+        r"^Unexpected key _export_root\.([\w.]+)(?:@\d+)?, expected ",
+        lambda finding, match: (
+            f"Mend what `{_below(finding, match)}` raises in the export, or call it outside of the `try`, `except` or "
+            "`with` that catches that."
+        ),
+        lambda finding, match: (
+            f"While `{_below(finding, match)}` was traced it raised an exception, which code around it caught; torch "
+            "does not go on with the trace after that."
+        ),
+    ),
+    _Cause(
+        FailureKind.PYTHON_ERROR,
+        _CONSTANT,
+        _taken_from_data,
+        lambda *_: "The code takes a tensor's `.data`, which the tracer does not see.",
+    ),
+    _Cause(
+        FailureKind.UNREGISTERED_PYTREE,
+        r"^Unfamiliar meta val: ",
+        lambda *_: _BIND,
+        lambda *_: (
+            "An input is a value for which a program with dynamic sizes has no place: it is no tensor, number, bool, "
+            "string or None."
+        ),
+    ),
+    _Cause(
+        FailureKind.UNREGISTERED_PYTREE,
+        r"Unsupported input type <class '([\w.]+)'>",
+        _plain_input,
+        lambda _, match: f"An input is a {match[1]}, and a program takes tensors and plain numbers and strings.",
+    ),
+    _Cause(
+        FailureKind.MISSING_FAKE_KERNEL, r"SymIntArrayRef expected to contain only concrete integers", _draw_by_method
+    ),
+    _Cause(FailureKind.DYNAMIC_DIM_SPECIALISED, r"", _size_as_number),
+    _Cause(FailureKind.INPUT_MUTATION, _CONSTANT, _taken_from_data),
+)

@@ -1,0 +1,78 @@
+"""How far iterators, generators and files have come, and how some of them are put back."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from types import GeneratorType
+from typing import Any
+
+_DEEPEST = 4
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_EMPTY: tuple[Any, ...] = ([], (), range(0), "", b"", bytearray())
+_WITH_INDEX = tuple(type(iter(one)) for one in _EMPTY)
+"""Iterators that take a place again: those of sequences, as long as they are not exhausted."""
+
+
+def place_of(value: Any) -> tuple[Any, ...]:
+    """What tells how far an iterator, generator or file has come; empty for any other value."""
+    return tuple(_words(value, _DEEPEST))
+
+
+def place_access(value: Any) -> tuple[Any, Callable[[Any], object]] | None:
+    """Where it is, and what puts it there again; None for what cannot be put back."""
+    with suppress(Exception):  # closed, or a text file that is read line by line
+        if type(value) in (io.StringIO, io.BytesIO):
+            return (value.tell(), value.getvalue()), partial(_write_again, value)
+        if isinstance(value, io.IOBase) and value.seekable() and not value.writable():
+            return value.tell(), value.seek
+        if type(value) in _WITH_INDEX:
+            found = value.__reduce__()
+            return (found[2], value.__setstate__) if len(found) == 3 else None
+    return None
+
+
+def _write_again(file: Any, state: tuple[int, Any]) -> None:
+    place, content = state
+    if not file.closed and file.getvalue() != content:
+        file.seek(0)
+        file.truncate()
+        file.write(content)
+    file.seek(place)
+
+
+def _words(value: Any, depth: int) -> Iterator[Any]:
+    kind = type(value)
+    if isinstance(value, io.IOBase):
+        with suppress(Exception):
+            yield "file", value.tell()
+    elif kind is itertools.count:
+        yield repr(value)
+    elif kind is GeneratorType:
+        frame = value.gi_frame
+        yield "ended" if frame is None else ("at", frame.f_lasti)
+        for name, one in sorted(frame.f_locals.items()) if frame is not None else ():
+            yield from _words_held(name, one, depth)
+    elif kind.__module__ in ("builtins", "itertools") and hasattr(kind, "__next__"):
+        with suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # later versions of Python copy no iterators
+            made, *rest = value.__reduce__()
+            yield made.__name__
+            for one in rest:
+                yield from _words_held("", one, depth)
+
+
+def _words_held(name: str, value: Any, depth: int) -> Iterator[Any]:
+    if isinstance(value, _PLAIN):
+        yield name, repr(value)
+    elif isinstance(value, tuple) and depth:
+        for one in value:
+            yield from _words_held(name, one, depth - 1)
+    elif isinstance(value, list | dict | set):
+        yield name, len(value)
+    elif depth:
+        yield from ((name, word) for word in _words(value, depth - 1))

@@ -1,0 +1,204 @@
+"""What is said of failures whose cause is known: why, and what to write instead, which exports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from exportdoctor.core.failure.finding import Finding
+from exportdoctor.report.wording import next_step, why
+from scanning import scan_file
+
+MODEL = """
+import copy, enum, math
+import numpy as np
+import torch
+from torch import nn
+
+class How(enum.Enum):
+    TWICE = 2
+
+class Copied(nn.Module):
+    def forward(self, x):
+        return x + copy.deepcopy(x)
+
+class Addressed(nn.Module):
+    def forward(self, x):
+        return x * 2 if x.data_ptr() % 2 == 0 else x
+
+class Drawn(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.g = torch.Generator()
+    def forward(self, x):
+        return x + 0 * torch.randn(x.shape, generator=self.g)
+
+class Root(nn.Module):
+    def forward(self, x):
+        return x / np.sqrt(x.shape[0])
+
+class Scaled(nn.Module):
+    def forward(self, x):
+        return x / math.log(x.shape[0])
+
+class Placed(nn.Module):
+    def forward(self, x):
+        return x + torch.from_numpy(np.arange(x.shape[0]))[:, None]
+
+class Written(nn.Module):
+    def forward(self, x):
+        y = x * 2
+        y.data.add_(1)
+        return y
+
+class Read(nn.Module):
+    def forward(self, x):
+        return x * 2 + x.data
+
+class Random(nn.Module):
+    def forward(self, x):
+        return x + 0 * torch.empty(x.shape, dtype=torch.int64).random_(2, 7)
+
+class Named(nn.Module):
+    def forward(self, x, how):
+        return x * 2 if how is How.TWICE else x
+
+class Typed(nn.Module):
+    def forward(self, x, dtype):
+        return x.to(dtype)
+
+class All(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleDict({kind.__name__: kind() for kind in (
+            Copied, Addressed, Drawn, Root, Scaled, Placed, Written, Read, Random)})
+        self.named, self.typed = Named(), Typed()
+        self.packed = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(4, 4)), {nn.Linear})
+    def forward(self, x):
+        for child in self.parts.values():
+            x = child(x)
+        return self.typed(self.named(self.packed(x.float()), How.TWICE), torch.float64)
+
+def build():
+    return All(), (torch.randn(3, 4),), {}, {"x": {0: torch.export.Dim("rows")}}
+"""
+
+SAID = {
+    "parts.Copied": "in place of `copy.deepcopy(x)`",
+    "parts.Addressed": "Leave out `x.data_ptr()`",
+    "parts.Drawn": "Write `torch.empty(size).normal_(generator=g)`",
+    "parts.Root": "Write `x.shape[0] ** 0.5` in place of `np.sqrt`",
+    "parts.Scaled": "Write `torch.scalar_tensor(x.shape[0]).log()` in place of `math.log`",
+    "parts.Placed": "Write `torch.arange` in place of `np.arange`",
+    "parts.Written": "Write `y.detach()` in place of `y.data`",
+    "parts.Read": "Write `x.detach()` in place of `x.data`",
+    "parts.Random": "Write `x.random_(high - low) + low`",
+    "named": "Keep the value as an attribute of the module",
+    "typed": "Keep the value as an attribute of the module",
+    "packed.0": "before torch.ao.quantization packs its weights",
+}
+
+
+@pytest.mark.slow
+def test_each_failure_has_a_step_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    report = scan_file(tmp_path / "model.py")
+    found: dict[str, Finding] = {one.module: one for one in report.findings}
+    assert {*found} == {*SAID}
+    for module, said in SAID.items():
+        assert said in next_step(found[module]), module
+    assert "C++ class (quantized.LinearPackedParamsBase)" in why(found["packed.0"])
+    assert "has no place" in why(found["named"])
+    assert "keyword" in why(found["parts.Random"])
+    assert "not with dynamic ones" in why(found["parts.Drawn"])
+
+
+CAUGHT = """
+import torch
+from torch import nn
+
+class Branch(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else x * 2
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.branch = Branch()
+    def forward(self, x):
+        try:
+            x = self.branch(x)
+        except RuntimeError:
+            pass
+        return x + 1
+
+def build():
+    return Model(), (torch.randn(3, 4),)
+"""
+
+
+@pytest.mark.slow
+def test_a_submodule_whose_exception_is_caught_is_named(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(CAUGHT)
+    found = {one.module: one for one in scan_file(tmp_path / "model.py").findings}
+    assert why(found[""]).startswith("While `branch` was traced it raised an exception, which code around it caught")
+    assert next_step(found[""]).startswith("Mend what `branch` raises")
+
+
+def drawn(x: Tensor) -> Tensor:
+    return x + torch.empty(x.shape).normal_(generator=torch.Generator().manual_seed(3))
+
+
+def random(x: Tensor) -> Tensor:
+    return x + 0 * (torch.empty(x.shape, dtype=torch.int64).random_(5) + 2)
+
+
+def rooted(x: Tensor) -> Tensor:
+    root: float = x.shape[0] ** 0.5
+    return x / root
+
+
+def scaled(x: Tensor) -> Tensor:
+    return x / torch.scalar_tensor(x.shape[0]).log()
+
+
+def placed(x: Tensor) -> Tensor:
+    return x + torch.arange(x.shape[0])[:, None]
+
+
+def written(x: Tensor) -> Tensor:
+    y = x * 2
+    y.detach().add_(1)
+    return y
+
+
+def read(x: Tensor) -> Tensor:
+    return x * 2 + x.detach()
+
+
+def cloned(x: Tensor) -> Tensor:
+    return x + x.clone()
+
+
+@pytest.mark.parametrize("function", [drawn, random, rooted, scaled, placed, written, read, cloned])
+def test_what_is_said_to_write_exports_with_dynamic_sizes(function: Callable[[Tensor], Tensor]) -> None:
+    class Model(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return function(x)
+
+    program = torch.export.export(Model(), (torch.randn(3, 4),), dynamic_shapes=({0: Dim.DYNAMIC},)).module()
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(program(x), function(x))
+
+
+def test_a_method_draws_what_the_function_draws() -> None:
+    one, other = (torch.Generator().manual_seed(0) for _ in range(2))
+    assert torch.equal(torch.randn(3, generator=one), torch.empty(3).normal_(generator=other))
+    assert torch.equal(torch.rand(3, generator=one), torch.empty(3).uniform_(generator=other))
+    whole = torch.empty(3, dtype=torch.int64)
+    assert torch.equal(torch.randint(9, (3,), generator=one), whole.random_(9, generator=other))
