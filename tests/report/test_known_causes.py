@@ -64,6 +64,28 @@ class Random(nn.Module):
     def forward(self, x):
         return x + 0 * torch.empty(x.shape, dtype=torch.int64).random_(2, 7)
 
+class Hot(nn.Module):
+    def forward(self, x):
+        return x + 0 * torch.nn.functional.one_hot(x.abs().long()).sum(-1)
+
+class Listed(nn.Module):
+    def forward(self, x):
+        return x + 0 * torch.tensor([x.sum(), 1.0])[0]
+
+class Numpy(nn.Module):
+    def forward(self, x):
+        return x + 0 * torch.from_numpy(x.numpy())
+
+class Combined(nn.Module):
+    def forward(self, x):
+        return x + 0 * torch.combinations(x[:, 0]).sum()
+
+class Put(nn.Module):
+    def forward(self, x):
+        y = x.clone()
+        y[x[:, 0].argmax()] = 5.0
+        return y
+
 class Named(nn.Module):
     def forward(self, x, how):
         return x * 2 if how is How.TWICE else x
@@ -76,7 +98,7 @@ class All(nn.Module):
     def __init__(self):
         super().__init__()
         self.parts = nn.ModuleDict({kind.__name__: kind() for kind in (
-            Copied, Addressed, Drawn, Root, Scaled, Placed, Written, Read, Random)})
+            Copied, Addressed, Drawn, Root, Scaled, Placed, Written, Read, Random, Hot, Listed, Numpy, Combined, Put)})
         self.named, self.typed = Named(), Typed()
         self.packed = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(4, 4)), {nn.Linear})
     def forward(self, x):
@@ -98,6 +120,11 @@ SAID = {
     "parts.Written": "Write `y.detach()` in place of `y.data`",
     "parts.Read": "Write `x.detach()` in place of `x.data`",
     "parts.Random": "Write `x.random_(high - low) + low`",
+    "parts.Hot": "Give the number of classes",
+    "parts.Listed": "Write `torch.stack` of tensors in place of `torch.tensor([x.sum(), 1.0])`",
+    "parts.Numpy": "Write functions of torch in place of numpy's: `x.numpy()` reads",
+    "parts.Combined": "Use other operators in place of aten.combinations",
+    "parts.Put": "Write `y[x[:, 0].argmax()[None]] = ...`",
     "named": "Keep the value as an attribute of the module",
     "typed": "Keep the value as an attribute of the module",
     "packed.0": "before torch.ao.quantization packs its weights",
@@ -185,7 +212,21 @@ def cloned(x: Tensor) -> Tensor:
     return x + x.clone()
 
 
-@pytest.mark.parametrize("function", [drawn, random, rooted, scaled, placed, written, read, cloned])
+def hot(x: Tensor) -> Tensor:
+    return torch.nn.functional.one_hot(x.abs().long(), num_classes=9)
+
+
+def listed(x: Tensor) -> Tensor:
+    return torch.stack([x.sum(), torch.ones(())])
+
+
+def put(x: Tensor) -> Tensor:
+    y = x.clone()
+    y[x[:, 0].argmax()[None]] = 5.0
+    return y
+
+
+@pytest.mark.parametrize("function", [drawn, random, rooted, scaled, placed, written, read, cloned, hot, listed, put])
 def test_what_is_said_to_write_exports_with_dynamic_sizes(function: Callable[[Tensor], Tensor]) -> None:
     class Model(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

@@ -102,6 +102,73 @@ def _without_memory(finding: Finding, match: re.Match[str]) -> str:
     return ""
 
 
+def _values_in_a_list(finding: Finding, match: re.Match[str]) -> str:
+    for call in _calls(finding):
+        if ast.unparse(call.func) in {"torch.tensor", "torch.as_tensor"} and call.args:
+            return (
+                f"Write `torch.stack` of tensors in place of `{ast.unparse(call)}`, which reads the values of those "
+                "in it: during export a tensor has none."
+            )
+    return ""
+
+
+def _read_by_numpy(finding: Finding, match: re.Match[str]) -> str:
+    what = (finding.expression or "").strip()
+    named = f"`{what}` reads" if what else "it reads"
+    return (
+        f"Write functions of torch in place of numpy's: {named} the values of a tensor, which has none during export."
+    )
+
+
+def _read_by_call(finding: Finding, match: re.Match[str]) -> str:
+    for call in _calls(finding):
+        name = ast.unparse(call.func).rpartition(".")[2]
+        if name == "one_hot" and len(call.args) == 1 and not any(one.arg == "num_classes" for one in call.keywords):
+            return f"Give the number of classes, which it reads from the values else: `num_classes=` in `{_short_code(call)}`."
+    return _index_of_values(finding)
+
+
+def _index_of_values(finding: Finding) -> str:
+    """`y[x.argmax()] = 5`: the place that is written to is read as a number, unless the index has a dimension."""
+    written = [
+        target
+        for text in _code(finding)
+        for node in _statements(text)
+        for target in (node.targets if isinstance(node, ast.Assign) else ())
+    ]
+    for target in written:
+        match target:
+            case ast.Subscript(slice=ast.Call(func=ast.Attribute(attr=name)) as index) if name not in {"item", "size"}:
+                place = f"{ast.unparse(target.value)}[{ast.unparse(index)}"
+                return f"Write `{place}[None]] = ...`: a tensor without dimensions is read as a number there."
+    return ""
+
+
+def _statements(text: str) -> list[ast.stmt]:
+    try:
+        return ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return []
+
+
+def _short_code(call: ast.Call) -> str:
+    return ast.unparse(call)[:80]
+
+
+def _other_operator(finding: Finding, match: re.Match[str]) -> str:
+    name = _operator(finding, match)
+    return (
+        f"Use other operators in place of {name}, or compute what it gives outside of the model and pass it in."
+        if name
+        else ""
+    )
+
+
+def _operator(finding: Finding, match: re.Match[str]) -> str:
+    named = re.match(r"aten\.\w+", finding.op or finding.exception.message)
+    return named[0] if named and named[0] not in {"aten.item", "aten._local_scalar_dense"} else ""
+
+
 def _object_of_a_class(finding: Finding, match: re.Match[str]) -> str:
     if match[1].startswith("quantized."):
         return (
@@ -165,6 +232,18 @@ def _taken_from_data(finding: Finding, match: re.Match[str]) -> str:
 
 
 _CAUSES = (
+    _Cause(FailureKind.PYTHON_ERROR, r"its data is not allocated yet", _values_in_a_list),
+    _Cause(FailureKind.DATA_DEPENDENT_VALUE, r"\.numpy\(\) is not supported for tensor subclasses", _read_by_numpy),
+    _Cause(FailureKind.DATA_DEPENDENT_VALUE, r"Could not extract specialized integer", _read_by_call),
+    _Cause(
+        FailureKind.DATA_DEPENDENT_VALUE,
+        r"^aten\.\w+\.\w+$|^Pending unbacked symbols",
+        _other_operator,
+        lambda finding, match: (
+            f"A size inside torch's operator {_operator(finding, match)} depends on values, which torch.export cannot "
+            "express there."
+        ),
+    ),
     _Cause(FailureKind.PYTHON_ERROR, r"Cannot access data pointer of Tensor", _without_memory),
     _Cause(
         FailureKind.PYTHON_ERROR,
