@@ -124,7 +124,8 @@ def _read_by_call(finding: Finding, match: re.Match[str]) -> str:
     for call in _calls(finding):
         name = ast.unparse(call.func).rpartition(".")[2]
         if name == "one_hot" and len(call.args) == 1 and not any(one.arg == "num_classes" for one in call.keywords):
-            return f"Give the number of classes, which it reads from the values else: `num_classes=` in `{_short_code(call)}`."
+            code = _short_code(call)
+            return f"Give the number of classes, which it reads from the values else: `num_classes=` in `{code}`."
     return _index_of_values(finding)
 
 
