@@ -86,6 +86,15 @@ class Put(nn.Module):
         y[x[:, 0].argmax()] = 5.0
         return y
 
+class Table(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = {}
+    def forward(self, x):
+        if x.shape not in self.table:
+            self.table[x.shape] = 2
+        return x * self.table[x.shape]
+
 class Named(nn.Module):
     def forward(self, x, how):
         return x * 2 if how is How.TWICE else x
@@ -98,7 +107,8 @@ class All(nn.Module):
     def __init__(self):
         super().__init__()
         self.parts = nn.ModuleDict({kind.__name__: kind() for kind in (
-            Copied, Addressed, Drawn, Root, Scaled, Placed, Written, Read, Random, Hot, Listed, Numpy, Combined, Put)})
+            Copied, Addressed, Drawn, Root, Scaled, Placed, Written, Read, Random, Hot, Listed, Numpy,
+            Combined, Put, Table)})
         self.named, self.typed = Named(), Typed()
         self.packed = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(4, 4)), {nn.Linear})
     def forward(self, x):
@@ -125,6 +135,7 @@ SAID = {
     "parts.Numpy": "Write functions of torch in place of numpy's: `x.numpy()` reads",
     "parts.Combined": "Use other operators in place of aten.combinations",
     "parts.Put": "Write `y[x[:, 0].argmax()[None]] = ...`",
+    "parts.Table": "Compute it at each call",
     "named": "Keep the value as an attribute of the module",
     "typed": "Keep the value as an attribute of the module",
     "packed.0": "before torch.ao.quantization packs its weights",
@@ -167,6 +178,25 @@ class Model(nn.Module):
 def build():
     return Model(), (torch.randn(3, 4),)
 """
+
+
+ONE = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+
+def build():
+    return Model(), (torch.randn(1, 4),), {}, ({0: torch.export.Dim.DYNAMIC},)
+"""
+
+
+@pytest.mark.slow
+def test_an_example_of_size_one_is_what_to_change(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(ONE)
+    (finding,) = scan_file(tmp_path / "model.py").findings
+    assert next_step(finding).startswith("Give an example of size 2 or more in that dimension")
 
 
 @pytest.mark.slow

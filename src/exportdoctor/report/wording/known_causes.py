@@ -300,6 +300,21 @@ _CAUSES = (
     _Cause(
         FailureKind.MISSING_FAKE_KERNEL, r"SymIntArrayRef expected to contain only concrete integers", _draw_by_method
     ),
+    _Cause(
+        FailureKind.DYNAMIC_DIM_SPECIALISED,
+        r"0/1 specialized due to hint of ([01])",
+        lambda _, match: (
+            f"Give an example of size 2 or more in that dimension: torch.export takes one of size {match[1]} for fixed."
+        ),
+    ),
+    _Cause(
+        FailureKind.DYNAMIC_DIM_SPECIALISED,
+        r"unhashable type: non-nested Sym",
+        lambda *_: (
+            "Compute it at each call: a dynamic size can be no key of a dict or set, and no argument of a function "
+            "with a cache (functools.lru_cache)."
+        ),
+    ),
     _Cause(FailureKind.DYNAMIC_DIM_SPECIALISED, r"", _size_as_number),
     _Cause(FailureKind.INPUT_MUTATION, _CONSTANT, _taken_from_data),
 )
