@@ -180,6 +180,40 @@ def build():
 """
 
 
+QUANTISED = """
+import torch
+from torch import nn
+
+def build():
+    from torch.ao.quantization import DeQuantStub, QuantStub, convert, get_default_qconfig, prepare
+    model = nn.Sequential(QuantStub(), nn.Linear(6, 6), DeQuantStub()).eval()
+    model.qconfig = get_default_qconfig("x86")
+    prepare(model, inplace=True)
+    model(torch.randn(4, 6))
+    convert(model, inplace=True)
+    return model, (torch.randn(4, 6),)
+
+class Padded(nn.Module):
+    def forward(self, x):
+        return (x * 2).to_padded_tensor(0.0)
+
+def nested():
+    rows = [torch.randn(2, 3), torch.randn(3, 3)]
+    return Padded(), (torch.nested.nested_tensor(rows, layout=torch.jagged),)
+"""
+
+
+@pytest.mark.slow
+def test_quantised_and_nested_tensors_have_advice_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(QUANTISED)
+    found = scan_file(tmp_path / "model.py").findings
+    assert len(found) == 4
+    assert all(next_step(one).startswith("Export the model as it is before torch.ao.quantization") for one in found)
+    (finding,) = scan_file(tmp_path / "model.py", factory="nested").findings
+    assert next_step(finding).startswith("Pass a padded tensor")
+    assert "nested (jagged)" in why(finding)
+
+
 ONE = """
 import torch
 

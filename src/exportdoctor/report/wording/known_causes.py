@@ -24,6 +24,10 @@ _DRAWS = {
 """What draws the same as a function that is given a generator."""
 _CONSTANT = "fake tensor in the exported program constant's list"
 _DATA = re.compile(r"([\w.]+)\.data\b(?!\s*(?:=[^=]|\())")
+_QUANTIZE_LATER = (
+    "Export the model as it is before torch.ao.quantization packs its weights, and quantize the exported program (PT2E "
+    "quantization of torchao), or leave this layer in float."
+)
 _BIND = "Keep the value as an attribute of the module, or pass a str, an int or a bool from which forward makes it."
 _PLAIN_INPUTS = {
     "numpy.ndarray": "Pass a tensor: torch.from_numpy makes one of the array.",
@@ -172,10 +176,7 @@ def _operator(finding: Finding, match: re.Match[str]) -> str:
 
 def _object_of_a_class(finding: Finding, match: re.Match[str]) -> str:
     if match[1].startswith("quantized."):
-        return (
-            "Export the model as it is before torch.ao.quantization packs its weights, and quantize the exported "
-            "program (PT2E quantization of torchao), or leave this layer in float."
-        )
+        return _QUANTIZE_LATER
     return (
         "Give the class a method `__obj_flatten__` and a fake class in Python, or keep the object in a custom operator."
     )
@@ -233,6 +234,23 @@ def _taken_from_data(finding: Finding, match: re.Match[str]) -> str:
 
 
 _CAUSES = (
+    _Cause(
+        FailureKind.MISSING_FAKE_KERNEL,
+        r"quantized nyi in meta tensors",
+        lambda *_: _QUANTIZE_LATER,
+        lambda *_: "The module is given a tensor of a quantized dtype, of which torch makes no fake tensor.",
+    ),
+    _Cause(
+        FailureKind.DATA_DEPENDENT_VALUE,
+        r"Could not guard on data-dependent expression",
+        lambda finding, _: _QUANTIZE_LATER if (finding.module_class, finding.file) == ("Quantize", None) else "",
+    ),
+    _Cause(
+        FailureKind.PYTHON_ERROR,
+        r"^'NestedIntNode' object has no attribute",
+        lambda *_: "Pass a padded tensor with a mask or the lengths in place of the nested one.",
+        lambda *_: "A nested (jagged) tensor is traced, for whose sizes torch.export has no symbols.",
+    ),
     _Cause(FailureKind.PYTHON_ERROR, r"its data is not allocated yet", _values_in_a_list),
     _Cause(FailureKind.DATA_DEPENDENT_VALUE, r"\.numpy\(\) is not supported for tensor subclasses", _read_by_numpy),
     _Cause(FailureKind.DATA_DEPENDENT_VALUE, r"Could not extract specialized integer", _read_by_call),
