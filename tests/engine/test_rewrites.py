@@ -142,3 +142,45 @@ def test_a_rewrite_that_gets_past_its_line_or_is_never_reached_is_not_called_in_
             assert "F1 ends the export of the model before this line. It fails at two_lines.py:" in text
     assert said[0][0] == ("fails", "further")
     assert set(said[1]) == {("fails", "before")}
+
+
+LATE = """import math
+
+
+class Rooted(nn.Module):
+    def forward(self, x):
+        y = x / math.sqrt(x.shape[0])
+        return y
+
+
+class Written(nn.Module):
+    def forward(self, x):
+        y = x * 2
+        y.data.add_(1)
+        return y
+
+
+def rooted():
+    return Rooted(), (torch.ones(3, 4),), {}, ({0: torch.export.Dim.DYNAMIC},)
+
+
+def written():
+    return Written(), (torch.ones(3, 4),)
+
+
+build = CHOSEN
+"""
+
+
+@pytest.mark.parametrize(
+    ("factory", "added"), [("rooted", "y = x / (x.shape[0] ** 0.5)"), ("written", "y.detach().add_(1)")]
+)
+def test_the_line_of_a_failure_that_is_found_after_tracing_is_rewritten(
+    tmp_path: Path, factory: str, added: str
+) -> None:
+    file = tmp_path / "late.py"
+    file.write_text(HEAD + LATE.replace("CHOSEN", factory))
+    finding, tried = tried_on(file)
+    assert finding.file is None
+    assert [one.result for one in tried][:1] == ["exports"]
+    assert f"+        {added}\n" in tried[0].diff

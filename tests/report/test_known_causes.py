@@ -64,6 +64,37 @@ class Random(nn.Module):
     def forward(self, x):
         return x + 0 * torch.empty(x.shape, dtype=torch.int64).random_(2, 7)
 
+class Hot(nn.Module):
+    def forward(self, x):
+        return x + 0 * torch.nn.functional.one_hot(x.abs().long()).sum(-1)
+
+class Listed(nn.Module):
+    def forward(self, x):
+        return x + 0 * torch.tensor([x.sum(), 1.0])[0]
+
+class Numpy(nn.Module):
+    def forward(self, x):
+        return x + 0 * torch.from_numpy(x.numpy())
+
+class Combined(nn.Module):
+    def forward(self, x):
+        return x + 0 * torch.combinations(x[:, 0]).sum()
+
+class Put(nn.Module):
+    def forward(self, x):
+        y = x.clone()
+        y[x[:, 0].argmax()] = 5.0
+        return y
+
+class Table(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = {}
+    def forward(self, x):
+        if x.shape not in self.table:
+            self.table[x.shape] = 2
+        return x * self.table[x.shape]
+
 class Named(nn.Module):
     def forward(self, x, how):
         return x * 2 if how is How.TWICE else x
@@ -76,7 +107,8 @@ class All(nn.Module):
     def __init__(self):
         super().__init__()
         self.parts = nn.ModuleDict({kind.__name__: kind() for kind in (
-            Copied, Addressed, Drawn, Root, Scaled, Placed, Written, Read, Random)})
+            Copied, Addressed, Drawn, Root, Scaled, Placed, Written, Read, Random, Hot, Listed, Numpy,
+            Combined, Put, Table)})
         self.named, self.typed = Named(), Typed()
         self.packed = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(4, 4)), {nn.Linear})
     def forward(self, x):
@@ -98,6 +130,12 @@ SAID = {
     "parts.Written": "Write `y.detach()` in place of `y.data`",
     "parts.Read": "Write `x.detach()` in place of `x.data`",
     "parts.Random": "Write `x.random_(high - low) + low`",
+    "parts.Hot": "Give the number of classes",
+    "parts.Listed": "Write `torch.stack` of tensors in place of `torch.tensor([x.sum(), 1.0])`",
+    "parts.Numpy": "Write functions of torch in place of numpy's: `x.numpy()` reads",
+    "parts.Combined": "Use other operators in place of aten.combinations",
+    "parts.Put": "Write `y[x[:, 0].argmax()[None]] = ...`",
+    "parts.Table": "Compute it at each call",
     "named": "Keep the value as an attribute of the module",
     "typed": "Keep the value as an attribute of the module",
     "packed.0": "before torch.ao.quantization packs its weights",
@@ -140,6 +178,59 @@ class Model(nn.Module):
 def build():
     return Model(), (torch.randn(3, 4),)
 """
+
+
+QUANTISED = """
+import torch
+from torch import nn
+
+def build():
+    from torch.ao.quantization import DeQuantStub, QuantStub, convert, get_default_qconfig, prepare
+    model = nn.Sequential(QuantStub(), nn.Linear(6, 6), DeQuantStub()).eval()
+    model.qconfig = get_default_qconfig("x86")
+    prepare(model, inplace=True)
+    model(torch.randn(4, 6))
+    convert(model, inplace=True)
+    return model, (torch.randn(4, 6),)
+
+class Padded(nn.Module):
+    def forward(self, x):
+        return (x * 2).to_padded_tensor(0.0)
+
+def nested():
+    rows = [torch.randn(2, 3), torch.randn(3, 3)]
+    return Padded(), (torch.nested.nested_tensor(rows, layout=torch.jagged),)
+"""
+
+
+@pytest.mark.slow
+def test_quantised_and_nested_tensors_have_advice_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(QUANTISED)
+    found = scan_file(tmp_path / "model.py").findings
+    assert len(found) == 4
+    assert all(next_step(one).startswith("Export the model as it is before torch.ao.quantization") for one in found)
+    (finding,) = scan_file(tmp_path / "model.py", factory="nested").findings
+    assert next_step(finding).startswith("Pass a padded tensor")
+    assert "nested (jagged)" in why(finding)
+
+
+ONE = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+
+def build():
+    return Model(), (torch.randn(1, 4),), {}, ({0: torch.export.Dim.DYNAMIC},)
+"""
+
+
+@pytest.mark.slow
+def test_an_example_of_size_one_is_what_to_change(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(ONE)
+    (finding,) = scan_file(tmp_path / "model.py").findings
+    assert next_step(finding).startswith("Give an example of size 2 or more in that dimension")
 
 
 @pytest.mark.slow
@@ -185,7 +276,21 @@ def cloned(x: Tensor) -> Tensor:
     return x + x.clone()
 
 
-@pytest.mark.parametrize("function", [drawn, random, rooted, scaled, placed, written, read, cloned])
+def hot(x: Tensor) -> Tensor:
+    return torch.nn.functional.one_hot(x.abs().long(), num_classes=9)
+
+
+def listed(x: Tensor) -> Tensor:
+    return torch.stack([x.sum(), torch.ones(())])
+
+
+def put(x: Tensor) -> Tensor:
+    y = x.clone()
+    y[x[:, 0].argmax()[None]] = 5.0
+    return y
+
+
+@pytest.mark.parametrize("function", [drawn, random, rooted, scaled, placed, written, read, cloned, hot, listed, put])
 def test_what_is_said_to_write_exports_with_dynamic_sizes(function: Callable[[Tensor], Tensor]) -> None:
     class Model(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

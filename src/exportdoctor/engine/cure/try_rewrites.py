@@ -33,25 +33,35 @@ SHIMS = tuple(
 
 def is_unchanged(finding: Finding) -> bool:
     """Whether the finding's line is still what it was when it failed; also true where its file is out of reach."""
-    if not finding.file or not finding.line or not finding.source or not os.path.isfile(finding.file):
+    name, number, source = _place_of(finding)
+    if not name or not number or not source.strip() or not os.path.isfile(name):
         return True
-    with open(finding.file, encoding="utf-8", errors="replace") as file:
-        lines = file.read().splitlines()[finding.line - 1 :]
-    return bool(lines) and finding.source.strip().splitlines()[0].strip() in lines[0]
+    with open(name, encoding="utf-8", errors="replace") as file:
+        lines = file.read().splitlines()[number - 1 :]
+    return bool(lines) and source.strip().splitlines()[0].strip() in lines[0]
+
+
+def _place_of(finding: Finding) -> tuple[str, int, str]:
+    """The file, line and source to rewrite: where it fails, or what made the guard or the value that torch refuses."""
+    if finding.file is not None:
+        return finding.file, finding.line or 0, finding.source or ""
+    frame = finding.guard or finding.value_origin
+    return (frame.file, frame.line, frame.source) if frame is not None else ("", 0, "")
 
 
 def edits_of(finding: Finding) -> tuple[LineEdit, ...]:
     """The rewrites that fit the finding's line, or a line on which its failure depends in the same file."""
-    if finding.file is None or finding.line is None or finding.stage != "export":
+    name, number, _ = _place_of(finding)
+    if not name or not number or finding.stage != "export" or finding.fixed_by:
         return ()
     try:
-        text = Path(finding.file).read_text(encoding="utf-8")
+        text = Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return ()
     if not is_unchanged(finding):
         return ()
     frames = [finding.guard, finding.value_origin, *(origin.frame for origin in finding.origins)]
-    lines = [finding.line, *(frame.line for frame in frames if frame is not None and frame.file == finding.file)]
+    lines = [number, *(frame.line for frame in frames if frame is not None and frame.file == name)]
     return line_edits(text, finding.kind, lines)[:_MOST]
 
 
@@ -59,8 +69,8 @@ def proposals(finding: Finding) -> tuple[TriedRewrite, ...]:
     """The same as diffs, none of them tried."""
     if not (edits := edits_of(finding)):
         return ()
-    before = Path(finding.file or "").read_text(encoding="utf-8")
-    name = short_path(finding.file or "")
+    file = _place_of(finding)[0]
+    before, name = Path(file).read_text(encoding="utf-8"), short_path(file)
     return tuple(
         TriedRewrite(title=edit.title, diff=_diff(before, edit.text, name), result="not_tried") for edit in edits
     )
@@ -73,7 +83,7 @@ def try_rewrites(
     edits = edits_of(finding)
     if not edits:
         return
-    file = finding.file or ""
+    file = _place_of(finding)[0]
     before = Path(file).read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory(prefix="exportdoctor-") as folder:
         shim_file = Path(folder) / "rewrites.py"

@@ -24,6 +24,10 @@ _DRAWS = {
 """What draws the same as a function that is given a generator."""
 _CONSTANT = "fake tensor in the exported program constant's list"
 _DATA = re.compile(r"([\w.]+)\.data\b(?!\s*(?:=[^=]|\())")
+_QUANTIZE_LATER = (
+    "Export the model as it is before torch.ao.quantization packs its weights, and quantize the exported program (PT2E "
+    "quantization of torchao), or leave this layer in float."
+)
 _BIND = "Keep the value as an attribute of the module, or pass a str, an int or a bool from which forward makes it."
 _PLAIN_INPUTS = {
     "numpy.ndarray": "Pass a tensor: torch.from_numpy makes one of the array.",
@@ -102,12 +106,77 @@ def _without_memory(finding: Finding, match: re.Match[str]) -> str:
     return ""
 
 
+def _values_in_a_list(finding: Finding, match: re.Match[str]) -> str:
+    for call in _calls(finding):
+        if ast.unparse(call.func) in {"torch.tensor", "torch.as_tensor"} and call.args:
+            return (
+                f"Write `torch.stack` of tensors in place of `{ast.unparse(call)}`, which reads the values of those "
+                "in it: during export a tensor has none."
+            )
+    return ""
+
+
+def _read_by_numpy(finding: Finding, match: re.Match[str]) -> str:
+    what = (finding.expression or "").strip()
+    named = f"`{what}` reads" if what else "it reads"
+    return (
+        f"Write functions of torch in place of numpy's: {named} the values of a tensor, which has none during export."
+    )
+
+
+def _read_by_call(finding: Finding, match: re.Match[str]) -> str:
+    for call in _calls(finding):
+        name = ast.unparse(call.func).rpartition(".")[2]
+        if name == "one_hot" and len(call.args) == 1 and not any(one.arg == "num_classes" for one in call.keywords):
+            code = _short_code(call)
+            return f"Give the number of classes, which it reads from the values else: `num_classes=` in `{code}`."
+    return _index_of_values(finding)
+
+
+def _index_of_values(finding: Finding) -> str:
+    """`y[x.argmax()] = 5`: the place that is written to is read as a number, unless the index has a dimension."""
+    written = [
+        target
+        for text in _code(finding)
+        for node in _statements(text)
+        for target in (node.targets if isinstance(node, ast.Assign) else ())
+    ]
+    for target in written:
+        match target:
+            case ast.Subscript(slice=ast.Call(func=ast.Attribute(attr=name)) as index) if name not in {"item", "size"}:
+                place = f"{ast.unparse(target.value)}[{ast.unparse(index)}"
+                return f"Write `{place}[None]] = ...`: a tensor without dimensions is read as a number there."
+    return ""
+
+
+def _statements(text: str) -> list[ast.stmt]:
+    try:
+        return ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return []
+
+
+def _short_code(call: ast.Call) -> str:
+    return ast.unparse(call)[:80]
+
+
+def _other_operator(finding: Finding, match: re.Match[str]) -> str:
+    name = _operator(finding, match)
+    return (
+        f"Use other operators in place of {name}, or compute what it gives outside of the model and pass it in."
+        if name
+        else ""
+    )
+
+
+def _operator(finding: Finding, match: re.Match[str]) -> str:
+    named = re.match(r"aten\.\w+", finding.op or finding.exception.message)
+    return named[0] if named and named[0] not in {"aten.item", "aten._local_scalar_dense"} else ""
+
+
 def _object_of_a_class(finding: Finding, match: re.Match[str]) -> str:
     if match[1].startswith("quantized."):
-        return (
-            "Export the model as it is before torch.ao.quantization packs its weights, and quantize the exported "
-            "program (PT2E quantization of torchao), or leave this layer in float."
-        )
+        return _QUANTIZE_LATER
     return (
         "Give the class a method `__obj_flatten__` and a fake class in Python, or keep the object in a custom operator."
     )
@@ -165,6 +234,35 @@ def _taken_from_data(finding: Finding, match: re.Match[str]) -> str:
 
 
 _CAUSES = (
+    _Cause(
+        FailureKind.MISSING_FAKE_KERNEL,
+        r"quantized nyi in meta tensors",
+        lambda *_: _QUANTIZE_LATER,
+        lambda *_: "The module is given a tensor of a quantized dtype, of which torch makes no fake tensor.",
+    ),
+    _Cause(
+        FailureKind.DATA_DEPENDENT_VALUE,
+        r"Could not guard on data-dependent expression",
+        lambda finding, _: _QUANTIZE_LATER if (finding.module_class, finding.file) == ("Quantize", None) else "",
+    ),
+    _Cause(
+        FailureKind.PYTHON_ERROR,
+        r"^'NestedIntNode' object has no attribute",
+        lambda *_: "Pass a padded tensor with a mask or the lengths in place of the nested one.",
+        lambda *_: "A nested (jagged) tensor is traced, for whose sizes torch.export has no symbols.",
+    ),
+    _Cause(FailureKind.PYTHON_ERROR, r"its data is not allocated yet", _values_in_a_list),
+    _Cause(FailureKind.DATA_DEPENDENT_VALUE, r"\.numpy\(\) is not supported for tensor subclasses", _read_by_numpy),
+    _Cause(FailureKind.DATA_DEPENDENT_VALUE, r"Could not extract specialized integer", _read_by_call),
+    _Cause(
+        FailureKind.DATA_DEPENDENT_VALUE,
+        r"^aten\.\w+\.\w+$|^Pending unbacked symbols",
+        _other_operator,
+        lambda finding, match: (
+            f"A size inside torch's operator {_operator(finding, match)} depends on values, which torch.export cannot "
+            "express there."
+        ),
+    ),
     _Cause(FailureKind.PYTHON_ERROR, r"Cannot access data pointer of Tensor", _without_memory),
     _Cause(
         FailureKind.PYTHON_ERROR,
@@ -219,6 +317,21 @@ _CAUSES = (
     ),
     _Cause(
         FailureKind.MISSING_FAKE_KERNEL, r"SymIntArrayRef expected to contain only concrete integers", _draw_by_method
+    ),
+    _Cause(
+        FailureKind.DYNAMIC_DIM_SPECIALISED,
+        r"0/1 specialized due to hint of ([01])",
+        lambda _, match: (
+            f"Give an example of size 2 or more in that dimension: torch.export takes one of size {match[1]} for fixed."
+        ),
+    ),
+    _Cause(
+        FailureKind.DYNAMIC_DIM_SPECIALISED,
+        r"unhashable type: non-nested Sym",
+        lambda *_: (
+            "Compute it at each call: a dynamic size can be no key of a dict or set, and no argument of a function "
+            "with a cache (functools.lru_cache)."
+        ),
     ),
     _Cause(FailureKind.DYNAMIC_DIM_SPECIALISED, r"", _size_as_number),
     _Cause(FailureKind.INPUT_MUTATION, _CONSTANT, _taken_from_data),
