@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 from exportdoctor.cli.main import run as command_line
 from exportdoctor.core.codec import encode
-from exportdoctor.core.failure.identity import name_free_signature, outermost_operation
-from exportdoctor.core.failure.kinds import KIND_OF_STATUS, KINDS
+from exportdoctor.core.failure.identity import NameFreeSignature, name_free_signature, outermost_operation
+from exportdoctor.core.failure.kinds import KIND_OF_STATUS, KINDS, FailureKind
 from exportdoctor.core.failure.messages import exception_in_text, without_names
 from exportdoctor.core.limits import SCRIPT_MB, SCRIPT_SECONDS
 from exportdoctor.core.protocol.repro import ScriptDraft
@@ -387,6 +387,15 @@ def test_the_script_of_a_dead_process_has_the_limits_of_its_kind(status: Outcome
 
 def test_a_failure_that_is_raised_needs_no_limits_of_its_own() -> None:
     assert all(script_limits(kind) == (SCRIPT_SECONDS, SCRIPT_MB) for kind in KINDS if not kind.ends_the_process)
+
+
+def test_an_exception_raised_while_another_is_handled_has_that_as_its_cause() -> None:
+    """A reduction that had left out `from error` was told as one that does not fail in the same way."""
+    wanted = NameFreeSignature(FailureKind.PYTHON_ERROR, ("builtins.ValueError", "builtins.KeyError"), "bad")
+    lines = "try:\n    {}['x']\nexcept KeyError as error:\n    raise ValueError('bad')"
+    assert verify(lines, wanted).verified
+    assert verify(f"{lines} from error", wanted).verified
+    assert not verify(f"{lines} from None", wanted).verified
 
 
 @pytest.mark.slow

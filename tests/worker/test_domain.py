@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import runpy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from exportdoctor.worker.domain.described_sizes import DescribedSize, find_descr
 from exportdoctor.worker.domain.domain_server import find_domain
 from exportdoctor.worker.domain.part_search import make_search
 from exportdoctor.worker.domain.size_checks import condition_text
-from exportdoctor.worker.domain.size_rules import describe_sizes, highest_size
+from exportdoctor.worker.domain.size_rules import describe_sizes, ends_by_runs, highest_size, takes
 from exportdoctor.worker.domain.surrounded_memory import depends_on_other_memory
 from exportdoctor.worker.prove.input_set import InputSet
 
@@ -296,6 +297,91 @@ def test_the_largest_size_below_a_bound_is_the_bound() -> None:
 class Bounded(torch.nn.Module):
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.cat([x, y])
+
+
+@pytest.mark.parametrize(
+    ("gaps", "runs", "text"),
+    [
+        ((2,), range(4, 9000), "multiples of 2 from 4"),
+        ((2, 8), range(6, 9000), "multiples of 2 from 6, but not 8 (an operation refuses less)"),
+        ((4,), range(9000), "multiples of 2 from 0, but not 4"),
+        ((4, 20), range(20), "multiples of 2 from 0 to 18, but not 4"),
+    ],
+)
+def test_a_size_beyond_the_ends_is_no_gap_and_a_check_that_refuses_it_is_no_operation(
+    gaps: tuple[int, ...], runs: range, text: str
+) -> None:
+    """`multiples of 2 from 4, but not 2 (an operation refuses less)` was said of an average pool and an upsampling."""
+    axis = SizeAxis(name="n", example=12, step=2, until=130, but=gaps)
+    assert sizes_in_words(ends_by_runs(axis, runs.__contains__)) == text
+
+
+class OnSizes(torch.nn.Module):
+    """Goes another way where a condition on the rows holds."""
+
+    def __init__(self, condition: Callable[[int], bool]) -> None:
+        super().__init__()
+        self.condition = condition
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if self.condition(x.shape[0]) else x + 1
+
+
+@pytest.mark.parametrize(
+    ("condition", "text"),
+    [
+        (lambda rows: rows % 3 == 0, "≥ 1, but no multiples of 3"),
+        (lambda rows: rows % 4 < 2, "≥ 2, but none that is 0 or 1 more than a multiple of 4"),
+        (lambda rows: rows // 8 % 2 != 0, "≥ 0, but none that is 8 to 15 more than a multiple of 16"),
+        (lambda rows: rows % 256 == 0, "≥ 1, but no multiples of 256"),
+        (lambda rows: rows + 5 == 305, "≥ 0, but not 300"),
+    ],
+)
+def test_sizes_that_a_check_refuses_beyond_all_that_were_evaluated_are_told(
+    condition: Callable[[int], bool], text: str
+) -> None:
+    """They were said to pass: `≥ 1` of a program that refuses multiples of 256."""
+    domain = small_domain(OnSizes(condition), (torch.randn(7, 2),), torch.export.Dim.DYNAMIC)
+    assert sizes_in_words(domain.axes[0]) == text
+    beyond = [size for size in range(1100) if condition(size)]
+    assert [size for size in range(1100) if not takes(domain.axes[0], size)] == beyond
+
+
+class Heads(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(x.shape[0] // 768, 768, 1).sum(1)
+
+
+def test_a_step_that_is_larger_than_what_is_looked_at_has_no_end() -> None:
+    """`multiples of 768 from 1536 to 3840` was said, and larger ones pass."""
+    domain = small_domain(Heads(), (torch.randn(1536, 1),), torch.export.Dim.DYNAMIC)
+    assert sizes_in_words(domain.axes[0]) == "multiples of 768 from 1536"
+
+
+def test_a_list_of_sizes_without_a_rule_says_up_to_where_it_goes() -> None:
+    squares = [number * number for number in range(12)]
+    axis = describe_sizes(SizeAxis(name="n", example=9, until=130), squares, None)
+    assert sizes_in_words(axis) == "0, 1, 4, 9, 16, 25 and 6 more up to 130 (not every size above was evaluated)"
+    others = [size for size in range(131) if size not in squares]
+    axis = describe_sizes(SizeAxis(name="n", example=9, until=130), others, None)
+    assert sizes_in_words(axis) == (
+        "≥ 2, but not 4, 9, 16, 25, 36, 49 and 4 more up to 130 (not every size above was evaluated)"
+    )
+    axis = describe_sizes(SizeAxis(name="n", example=9, until=130), squares[:5], 16)
+    assert sizes_in_words(axis) == "0, 1, 4, 9, 16 only"
+
+
+class Followed(torch.nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x[1:] + y
+
+
+def test_sizes_that_were_compared_are_those_of_the_axis_and_not_of_one_that_follows() -> None:
+    """`b ≥ 2; compared with eager from 3 on` was said beside a row in which 2 is right."""
+    domain = small_domain(Followed(), (torch.randn(5), torch.randn(4)), torch.export.Dim.DYNAMIC)
+    (axis,) = domain.axes
+    assert (axis.lowest, axis.compared) == (2, 2)
+    assert (axis.name, axis.example) == ("y[0]", 4)
 
 
 def test_a_declared_bound_is_not_told_as_an_operation_that_refuses() -> None:

@@ -50,6 +50,19 @@ def test_of_a_branch_it_is_the_condition_also_over_several_lines(body: str, expr
 @pytest.mark.parametrize(
     ("body", "expression"),
     [
+        ("y = 1 if x is x and x.big() else 2", "x.big()"),
+        ("if x is x and x.big():\n    pass", "x.big()"),
+        ("if 1 < 2 and x:\n    pass", "x"),
+    ],
+)
+def test_of_a_comparison_and_a_value_it_is_the_one_that_was_asked(body: str, expression: str, tmp_path: Path) -> None:
+    """Python 3.11 says that the last jump of a condition stands at the comparison before it."""
+    assert asked(body, tmp_path) == expression
+
+
+@pytest.mark.parametrize(
+    ("body", "expression"),
+    [
         ("y = bool((x))", "y = bool((x))"),
         ("if 1 and x.big():\n    pass", "1 and x.big()"),
         ("for y in (1,\n          2):\n    assert x.big(), 'a long message'", "assert x.big(), 'a long message'"),

@@ -20,6 +20,7 @@ from exportdoctor.process.supervise import Limits, run_within
 from exportdoctor.repro.kind_limits import script_limits
 
 _CAUSED = "The above exception was the direct cause of the following exception:"
+_WHILE_HANDLED = "During handling of the above exception, another exception occurred:"
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def _compare(wanted: NameFreeSignature, code: int, killed: OutcomeStatus | None,
         causes = [exception_in_text(TRACEBACK + block.partition(_CAUSED)[0]) for block in chain]
         name, message = next((cause for cause in causes if _is_wanted(wanted, *cause)), (name, message))
     # dynamo takes the traceback away from a cause, which is then printed without its first line
-    links = sum(1 for block in output.split(TRACEBACK) if _CAUSED in block)
+    links = sum(1 for block in output.split(TRACEBACK) if _CAUSED in block or _WHILE_HANDLED in block)
     same = _is_wanted(wanted, name, message) and links >= len(wanted.exceptions) - 1
     return Sighting(same, exception=name, message=message, output=output)
 

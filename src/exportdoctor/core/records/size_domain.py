@@ -17,13 +17,14 @@ ConditionKind = Literal["declared", "fixed", "guard", "assertion", "branch"]
 class SizeAxis(msgspec.Struct, frozen=True, kw_only=True):
     """One size that callers choose, and which values the program takes while the others are the example's.
 
-    They are `lowest`, `lowest + step`, ... up to `highest` (None: no end was found), without `but`; or `only` these.
-    All sizes up to `until` were evaluated. At the sizes `wrong` the program was tried, and gives other numbers than
-    eager; at the sizes `refused` it raises, and nothing that was evaluated says so. `ends_by_runs` are those of
-    `lowest` and `highest` beyond which that is so wherever it was tried. At the sizes `right` every stage was right for
-    some inputs. At the sizes `by_values` all that was tried is refused by assertions on values. `compared` is the
-    smallest size at which the program's answer was compared with eager's: -1 where none was, None where that was not
-    asked. `partly`: other inputs of the program are made of the part's, and what it asks of those was not
+    They are `lowest`, `lowest + step`, ... up to `highest` (None: no end was found), without `but`, and without those
+    whose rest when divided by `cycle` is in `skipped`; or `only` these. All sizes up to `until` were evaluated; where
+    `cut`, what `but` or `only` list goes on above it. At the sizes `wrong` the program was tried, and gives other
+    numbers than eager; at the sizes `refused` it raises, and nothing that was evaluated says so. `ends_by_runs` are
+    those of `lowest` and `highest` beyond which that is so wherever it was tried. At the sizes `right` every stage was
+    right for some inputs. At the sizes `by_values` all that was tried is refused by assertions on values. `compared` is
+    the smallest size at which the program's answer was compared with eager's: -1 where none was, None where that was
+    not asked. `partly`: other inputs of the program are made of the part's, and what it asks of those was not
     evaluated. `fixed`: the declared shapes fix it; `declared` are the smallest and largest size that they say. `same`
     are axes that must be equal to it, `follows` those that it decides.
     """
@@ -35,7 +36,10 @@ class SizeAxis(msgspec.Struct, frozen=True, kw_only=True):
     highest: int | None = None
     step: int = 1
     but: tuple[int, ...] = ()
+    cycle: int = 0
+    skipped: tuple[int, ...] = ()
     only: tuple[int, ...] = ()
+    cut: bool = False
     until: int = 0
     wrong: tuple[int, ...] = ()
     refused: tuple[int, ...] = ()

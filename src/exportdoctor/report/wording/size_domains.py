@@ -103,8 +103,7 @@ def _rule_in_words(axis: SizeAxis) -> str:
     if axis.fixed:
         return f"{axis.example} only, as declared"
     if axis.only:
-        more = f" and {len(axis.only) - _MOST_SIZES} more" if len(axis.only) > _MOST_SIZES else ""
-        return f"{', '.join(map(str, axis.only[:_MOST_SIZES]))}{more} only"
+        return f"{_some_sizes(axis.only)}{_end_of_list(axis) or ' only'}"
     if not axis.until:
         return "not derived, since the program's inputs are made of the part's"
     if axis.highest is not None and axis.highest < axis.lowest:
@@ -117,10 +116,34 @@ def _rule_in_words(axis: SizeAxis) -> str:
         text = f"{axis.lowest} to {axis.highest}"
     else:
         text = f"≥ {axis.lowest}"
-    if axis.but:
-        more = f" and {len(axis.but) - _MOST_SIZES} more" if len(axis.but) > _MOST_SIZES else ""
-        text += f", but not {', '.join(map(str, axis.but[:_MOST_SIZES]))}{more}"
+    text += f", but no multiples of {axis.cycle}" if axis.skipped == (0,) else ""
+    if axis.skipped and axis.skipped != (0,):
+        text += f", but none that is {_rests_in_words(axis)} more than a multiple of {axis.cycle}"
+    text += f"{' and' if axis.skipped else ', but'} not {_some_sizes(axis.but)}{_end_of_list(axis)}" if axis.but else ""
     return text
+
+
+def _some_sizes(sizes: tuple[int, ...]) -> str:
+    """The first of them, with how many more there are."""
+    more = f" and {len(sizes) - _MOST_SIZES} more" if len(sizes) > _MOST_SIZES else ""
+    return f"{', '.join(map(str, sizes[:_MOST_SIZES]))}{more}"
+
+
+def _end_of_list(axis: SizeAxis) -> str:
+    """Up to where a list goes that has no end there."""
+    return f" up to {axis.until} (not every size above was evaluated)" if axis.cut else ""
+
+
+def _rests_in_words(axis: SizeAxis) -> str:
+    """`0, 3 or 8 to 15`: the rests of the sizes that are skipped, those in a row together."""
+    rows: list[list[int]] = []
+    for rest in axis.skipped:
+        if rows and rest == rows[-1][-1] + axis.step:
+            rows[-1].append(rest)
+        else:
+            rows.append([rest])
+    words = [" or ".join(map(str, row)) if len(row) < 3 else f"{row[0]} to {row[-1]}" for row in rows]
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def domain_headline(result: DomainResult) -> str:

@@ -116,8 +116,26 @@ def expression_at(code: CodeType, last_instruction: int) -> str | None:
     index = last_instruction // 2
     if not 0 <= index < len(positions):
         return None
-    place, path = positions[index], code.co_filename
+    place, path = _tested_at(code, positions, index), code.co_filename
     return segment(path, place if _fit(path, positions) else _statement_at(path, place[0]))
+
+
+def _tested_at(code: CodeType, positions: Sequence[_Positions], index: int) -> _Positions:
+    """The instruction's position; of a jump that says another place than the value which it tests, this value's.
+
+    Python 3.11 gives the last jump of `a is b and c` the position of `a is b`.
+    """
+    place, before = positions[index], index - 1
+    while before > 0 and dis.opname[code.co_code[2 * before]] == "CACHE":
+        before -= 1
+    if "JUMP" not in dis.opname[code.co_code[2 * index]] or "IF" not in dis.opname[code.co_code[2 * index]]:
+        return place
+    value = positions[before] if before >= 0 else place
+    if None in (*place, *value):
+        return place
+    start, end = (place[0], place[2]), (place[1], place[3])
+    covers = start <= (value[0], value[2]) and (value[1], value[3]) <= end  # type: ignore[operator]
+    return place if covers else value
 
 
 def _fit(path: str, positions: Sequence[_Positions]) -> bool:

@@ -69,6 +69,7 @@ def find_axes(inputs: SizedInputs, named: Mapping[str, tuple[str, ...]]) -> list
             continue
         follow = {one: other for one, other in exprs.items() if symbol in getattr(other, "free_symbols", ())}
         follow = {one: other for one, other in follow.items() if one not in met or len(other.free_symbols) > 1}
+        follow = dict(sorted(follow.items(), key=lambda one: one[1] != expr))  # first the size itself
         name = owners.get(place) or inputs.place_name(place)
         axes.append(_axis(inputs, name, list(follow), exprs=follow, base=expr, symbol=symbol))
         named_follow = {owners.get(one) or inputs.place_name(one): one for one in follow}

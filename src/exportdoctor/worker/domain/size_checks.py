@@ -14,9 +14,16 @@ from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.records.outcome import Frame
 from exportdoctor.core.records.size_domain import ConditionKind, SizeCondition
 from exportdoctor.report.wording import size_domains as wording
-from exportdoctor.torch_internals.program_checks import guards_of, size_ranges, user_input_names, violated_guards
+from exportdoctor.torch_internals.program_checks import (
+    guard_texts,
+    guards_of,
+    size_ranges,
+    user_input_names,
+    violated_guards,
+)
 from exportdoctor.torch_internals.shape_env import sources_by_symbol
 from exportdoctor.worker.describe.guard_origin import Guard, GuardLog
+from exportdoctor.worker.domain.check_numbers import CheckNumbers, numbers_in
 from exportdoctor.worker.domain.size_axes import put_in, solve_linear
 from exportdoctor.worker.domain.sized_inputs import Place, SizedInputs
 from exportdoctor.worker.translate.failed_node import fx_fact, user_frame
@@ -62,6 +69,10 @@ class SizeChecks:
                 if getattr(expr, "is_Symbol", False):
                     self._symbols.setdefault(expr, (leaf, dimension))
         self._assertions = any(map(_message_of, self._nodes))
+        texts = [*map(_said_by, self._nodes), *map(str, self.inputs.shapes.values())]
+        if self._guards is not None and self.inputs.order is not None:
+            texts += guard_texts(self._guards, self.inputs.hollow({}))
+        self.numbers: CheckNumbers = numbers_in(texts)
 
     def refusal(self, sizes: Mapping[Place, int]) -> SizeCondition | None:
         """The first condition that these sizes violate; None if the program takes them as far as sizes go."""

@@ -22,7 +22,7 @@ from exportdoctor.worker.domain.linked_axes import join_linked
 from exportdoctor.worker.domain.planned_trial import PlannedTrial
 from exportdoctor.worker.domain.size_axes import Axis, is_plain, sizes_of_axes
 from exportdoctor.worker.domain.size_checks import SizeChecks
-from exportdoctor.worker.domain.size_rules import describe_sizes, ends_by_runs, highest_size, points_of, takes
+from exportdoctor.worker.domain.size_rules import ends_by_runs, evaluate_sizes, points_of, takes
 from exportdoctor.worker.domain.size_values import assertions_on_values, is_about_values, with_other_numbers
 from exportdoctor.worker.domain.sized_inputs import Place, SizedInputs
 from exportdoctor.worker.domain.surrounded_memory import depends_on_other_memory
@@ -32,9 +32,6 @@ from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.input_set import InputSet
 
 PROGRAM, SAVED = "exported program", "saved program"
-_EVALUATED = 130
-"""Sizes from zero on for which checks are evaluated, at least; three times the example's, if that is more."""
-_MOST_EVALUATED = 4100
 _SMALL_GROWTH, _SMALL_SIZE = 8, 256
 """Sizes up to this, or up to so many times the example's, are tried in any case."""
 _MOST_FIXED = _MOST_APART = 6
@@ -170,10 +167,7 @@ class DomainSearch:
         )  # fmt: skip
         if self.checks is None or axis.fixed:
             return fact
-        until = min(_MOST_EVALUATED, max(_EVALUATED, 3 * axis.example + 2))
-        taken = [size for size in range(until + 1) if self._passes(axis, size)]
-        highest = highest_size(taken[-1], until, lambda size: self._passes(axis, size)) if taken else 0
-        return describe_sizes(msgspec.structs.replace(fact, until=until), taken, highest)
+        return evaluate_sizes(fact, self.checks.numbers, lambda size: self._passes(axis, size))
 
     def _passes(self, axis: Axis, size: int) -> bool:
         assert self.checks is not None
