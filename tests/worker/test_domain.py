@@ -384,6 +384,12 @@ def test_sizes_that_were_compared_are_those_of_the_axis_and_not_of_one_that_foll
     assert (axis.name, axis.example) == ("y[0]", 4)
 
 
+def test_a_size_for_which_the_example_has_no_elements_is_not_told_as_too_large() -> None:
+    domain = small_domain(OnSizes(bool), (torch.randn(0, 2),))
+    assert domain.untried == ()
+    assert "not tried, since the example has no elements there to repeat: x[0] 1" in domain.notes
+
+
 def test_a_declared_bound_is_not_told_as_an_operation_that_refuses() -> None:
     args = (torch.randn(3, 4), torch.randn(3, 4))
     domain = small_domain(Bounded(), args, torch.export.Dim("rows", max=100))

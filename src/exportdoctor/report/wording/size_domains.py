@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from exportdoctor.core.protocol.domain import DomainResult
 from exportdoctor.core.records.size_domain import SizeAxis, SizeCondition, SizeDomain, SizeTrial, StageAnswer
@@ -49,6 +49,11 @@ UNCHANGED = "unchanged"
 _BY_CHANCE = "eager's own answer depends on chance, on memory that is not its own or that nobody wrote"
 DIVIDES_BY_ZERO = "a guard divides by zero"
 OTHER_WAY = "eager goes another way here than on the example, and the program does not"
+
+
+def sizes_not_made(titles: Sequence[str]) -> str:
+    """Sizes for which inputs cannot be cut or repeated from the example."""
+    return f"not tried, since the example has no elements there to repeat: {', '.join(dict.fromkeys(titles))}"
 
 
 def drawn_sets(tried: int, told: int) -> str:

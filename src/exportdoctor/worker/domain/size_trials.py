@@ -66,6 +66,7 @@ class DomainSearch:
     def __post_init__(self) -> None:
         self._conditions: list[SizeCondition] = []
         self._untried: list[str] = []
+        self._not_made: list[str] = []
         self._unsteady: list[str] = []
         self._planned: dict[str, PlannedTrial] = {}
         self._tried: dict[str, SizeTrial] = {}
@@ -148,7 +149,10 @@ class DomainSearch:
             dropped=dropped_conditions(trials),
             untried=tuple(self._untried),
             unsteady=tuple(self._unsteady),
-            notes=(wording.drawn_sets(len(tried), len(told)),) if tried else (),
+            notes=(
+                *((wording.sizes_not_made(self._not_made),) if self._not_made else ()),
+                *((wording.drawn_sets(len(tried), len(told)),) if tried else ()),
+            ),
         )
 
     # --- what the checks say
@@ -219,7 +223,9 @@ class DomainSearch:
         refused = self.checks.refusal(sizes) if self.checks is not None else None
         if refused is not None:
             self._number(refused)
-        if self._is_too_large(sizes) or not self._can_be_made(sizes):
+        if not self._can_be_made(sizes):
+            self._not_made.append(title)
+        elif self._is_too_large(sizes):
             self._untried.append(title)
         else:
             self._planned[title] = PlannedTrial(
