@@ -149,7 +149,7 @@ def test_a_number_of_a_class_that_is_another_one_after_each_call_is_named() -> N
 @pytest.mark.parametrize("held", [iter([1, 2, 3, 4, 5]), iter(range(1, 9)), iter("12345"), io.StringIO("1\n2\n3\n4\n")])
 def test_an_iterator_over_a_sequence_and_a_file_are_put_back(held: Any) -> None:
     module = Iterating(held)
-    first, again = (run_calls(module, [((torch.ones(3),), {})] * 2) for _ in range(2))
+    first, again = (run_calls(module, [((torch.ones(3),), {})] * 2, notes_state=True) for _ in range(2))
     assert [float(one.output[0]) for one in (*first, *again)] == [1, 2, 1, 2]
     one, program = three_calls(module)
     (row,) = name_fixed_numbers([compare_calls(one, run_calls(program, one.calls))], [one], module, lambda _: [])
@@ -169,7 +169,7 @@ def test_a_file_in_memory_is_as_it_was() -> None:
 
     module = Noting()
     for _ in range(2):
-        (result,) = run_calls(module, [((torch.ones(1),), {})])
+        (result,) = run_calls(module, [((torch.ones(1),), {})], notes_state=True)
         assert float(result.output) == 3
     assert (module.file.getvalue(), module.file.tell()) == ("ab", 2)
 
@@ -180,5 +180,5 @@ def test_a_file_in_memory_is_as_it_was() -> None:
 def test_an_iterator_that_cannot_be_put_back_is_named(held: Any) -> None:
     module = Iterating(held)
     call: list[tuple[Any, dict[str, Any]]] = [((torch.ones(3),), {})]
-    said = why_unlike(module, *run_calls(module, call), *run_calls(module, call))
+    said = why_unlike(module, *run_calls(module, call, notes_state=True), *run_calls(module, call, notes_state=True))
     assert said.endswith("each call changes held")

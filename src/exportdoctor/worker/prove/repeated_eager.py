@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import msgspec
 import torch
@@ -37,8 +38,14 @@ def why_unrepeatable(module: torch.nn.Module, one: InputSet) -> str:
             again = run_calls(module, one.calls, notes_state=True)
     except Exception:  # a number that nobody wrote may be an index out of range
         return RANDOM_EAGER
-    told = (why_unlike(module, *results) for results in zip(one.results, again, strict=True))
-    return next(filter(None, told), "")
+    for place, (before, now) in enumerate(zip(one.results, again, strict=True)):
+        why = why_unlike(module, before, now)
+        if why and not before.numbers:  # its state was not noted: what changes from now on is named
+            later = run_calls(module, one.calls, notes_state=True)[place]
+            why = why_unlike(module, replace(before, numbers=now.numbers), replace(now, numbers=later.numbers))
+        if why:
+            return why
+    return ""
 
 
 def why_unlike(module: torch.nn.Module, before: CallResult, again: CallResult) -> str:
