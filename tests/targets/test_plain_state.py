@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from exportdoctor.targets.held_state import restore_held_state
 from exportdoctor.targets.plain_state import plain_state
 from strict_state import COUNTING, HARMLESS
 
@@ -55,3 +57,42 @@ def test_a_generator_of_random_numbers_that_was_drawn_from_is_another_state() ->
     before = plain_state(module)
     module.random.random()  # type: ignore[operator, union-attr]
     assert plain_state(module) != before
+
+
+class RefusesToHash(type):
+    """A metaclass whose classes can neither be hashed nor compared."""
+
+    def __hash__(cls) -> int:
+        raise TypeError("no hash")
+
+    def __eq__(cls, other: object) -> bool:
+        raise TypeError("no comparison")
+
+
+class Unhashable(metaclass=RefusesToHash):
+    """An object of such a class."""
+
+
+def give_forever(value: object) -> Iterator[object]:
+    while True:
+        yield value
+
+
+def held_alone() -> object:
+    return Unhashable()
+
+
+def held_by_a_generator() -> object:
+    made = give_forever(Unhashable())
+    next(made)
+    return made
+
+
+@pytest.mark.parametrize("make", [held_alone, held_by_a_generator])
+def test_objects_of_classes_that_cannot_be_hashed_are_left_alone(make: Callable[[], Any]) -> None:
+    module = nn.Linear(1, 1)
+    module.held = held = make()
+    plain_state(module)
+    with restore_held_state(module):
+        pass
+    assert module.held is held

@@ -12,6 +12,9 @@ from types import GeneratorType
 from typing import Any
 
 _DEEPEST = 4
+_FILE = next(kind for kind in io.IOBase.__mro__ if type(kind) is type and kind is not object)
+"""The class of all files. `io.IOBase` itself is abstract: whether an object is of it is asked by a hash of the object's
+class, which a metaclass of the user's may refuse."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _EMPTY: tuple[Any, ...] = ([], (), range(0), "", b"", bytearray())
 _WITH_INDEX = tuple(type(iter(one)) for one in _EMPTY)
@@ -26,11 +29,12 @@ def place_of(value: Any) -> tuple[Any, ...]:
 def place_access(value: Any) -> tuple[Any, Callable[[Any], object]] | None:
     """Where it is, and what puts it there again; None for what cannot be put back."""
     with suppress(Exception):  # closed, or a text file that is read line by line
-        if type(value) in (io.StringIO, io.BytesIO):
+        kind = type(value)
+        if kind is io.StringIO or kind is io.BytesIO:
             return (value.tell(), value.getvalue()), partial(_write_again, value)
-        if isinstance(value, io.IOBase) and value.seekable() and not value.writable():
+        if issubclass(kind, _FILE) and value.seekable() and not value.writable():
             return value.tell(), value.seek
-        if type(value) in _WITH_INDEX:
+        if any(kind is one for one in _WITH_INDEX):
             found = value.__reduce__()
             return (found[2], value.__setstate__) if len(found) == 3 else None
     return None
@@ -47,7 +51,7 @@ def _write_again(file: Any, state: tuple[int, Any]) -> None:
 
 def _words(value: Any, depth: int) -> Iterator[Any]:
     kind = type(value)
-    if isinstance(value, io.IOBase):
+    if issubclass(kind, _FILE):
         with suppress(Exception):
             yield "file", value.tell()
     elif kind is itertools.count:
@@ -67,12 +71,13 @@ def _words(value: Any, depth: int) -> Iterator[Any]:
 
 
 def _words_held(name: str, value: Any, depth: int) -> Iterator[Any]:
-    if isinstance(value, _PLAIN):
+    kind = type(value)
+    if issubclass(kind, _PLAIN):
         yield name, repr(value)
-    elif isinstance(value, tuple) and depth:
+    elif issubclass(kind, tuple) and depth:
         for one in value:
             yield from _words_held(name, one, depth - 1)
-    elif isinstance(value, list | dict | set):
+    elif issubclass(kind, (list, dict, set)):
         yield name, len(value)
     elif depth:
         yield from ((name, word) for word in _words(value, depth - 1))
