@@ -410,3 +410,15 @@ def test_products_templates_and_counts_of_a_grid_are_read_from_the_documentation
     found = documented_inputs(context(Written(patch_size=4, merge_size=2)))
     assert found["patches"].dims == (16, 8, 3)
     assert found["boxes"].dims == ("batch", "sequence", 4)
+
+
+class Clips(Picky):
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """features (`torch.FloatTensor` of shape `(batch_size, 5)`): the frames of the clips, one below the other"""
+        batch, width = features.shape
+        return features.reshape(batch // 8, 8, width).mean(1)
+
+
+def test_a_batch_that_is_smaller_than_the_groups_it_is_split_into() -> None:
+    part = default_part(context(Clips()))
+    assert part.kwargs["features"].shape == (16, 5)

@@ -38,7 +38,8 @@ _PRODUCT = re.compile(
 )
 _MULTIPLE = re.compile(r"is invalid for input of size|divisible by|multiple of")
 _CHANNELS = re.compile(r"to have (\d+) channels, but got")
-_ROWS = re.compile(r"shape '\[-1, (\d+), ")
+_ROWS = re.compile(r"shape '\[(?:-1|0), (\d+), ")
+"""Where a batch is split into groups; 0 where it has fewer rows than a group."""
 _EXPECTED_DIMS = re.compile(
     r"expected (?P<to>\d)[, )].*got \d|unpack \(expected (?P<unpack>\d)|expected (?P<dim>\d)D|(?P<or>\d)-?D tensor"
 )
@@ -129,7 +130,7 @@ def _changes(subject: ModelContext, specs: Specs, refusal: _Refusal, documented:
             if spec.kind == "float" and len(spec.dims) > 2:
                 yield {**specs, name: replace(spec, dims=(spec.dims[0], *spec.dims[2:]))}
     rows = _ROWS.search(text)
-    if rows:  # each row of the batch is as many rows of this input
+    if rows:  # a group of that many rows of this input is one row of the batch
         for name, spec in specs.items():
             if spec.dims[:1] == ("batch",):
                 yield {**specs, name: _with(spec, 0, FIRST.batch * int(rows[1]))}
