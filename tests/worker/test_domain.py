@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import sympy  # type: ignore[import-untyped]
 import torch
+from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
 from exportdoctor.core.errors import TargetError, UsageError
 from exportdoctor.core.protocol.domain import DomainRequest, DomainResult
@@ -491,6 +492,8 @@ def test_conditions_are_told_as_people_write_them() -> None:
     assert condition_text(sympy.Eq(sympy.Mod(4 * n, 8, evaluate=False), 0, evaluate=False)) == "n is a multiple of 2"
     assert condition_text(sympy.Ne(n, m)) == "n ≠ m"
     assert condition_text(sympy.Le(n, 5)) == "n ≤ 5"
+    assert condition_text(sympy.Eq(PythonMod(-n, 4), 1)) == "(-n) % 4 = 1"
+    assert condition_text(sympy.Ne(4 * FloorDiv(n + Mod(2 * n, 3), 4), m)) == "4*((n + (2*n % 3))//4) ≠ m"
 
 
 class Areas(torch.nn.Module):

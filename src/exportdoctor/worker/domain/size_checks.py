@@ -9,6 +9,8 @@ from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
+from sympy.printing.precedence import PRECEDENCE  # type: ignore[import-untyped]
+from sympy.printing.str import StrPrinter  # type: ignore[import-untyped]
 
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.records.outcome import Frame
@@ -224,7 +226,7 @@ class SizeChecks:
 
     def _in_words(self, text: str) -> str:
         """A condition of torch's in the names of the axes."""
-        if re.match(r"(?:Eq|Ne|Mod)\(", text):
+        if re.search(r"\b(?:Eq|Ne|Mod|PythonMod)\(", text):
             try:
                 text = condition_text(sympy.sympify(text, locals=_FUNCTIONS))
             except Exception:  # sympy evaluates it as Python, which may raise anything: it stays as torch wrote it
@@ -255,7 +257,7 @@ def find_violated_guard(
 
 
 _SIGNS = {"==": "=", "!=": "≠", ">=": "≥", "<=": "≤"}
-_FUNCTIONS = {"Mod": sympy.Mod, "FloorDiv": sympy.Function("FloorDiv")}
+_FUNCTIONS = {name: sympy.Function(name) for name in ("Mod", "PythonMod", "FloorDiv")}
 
 
 def _with_names(text: str, names: Mapping[str, str]) -> str:
@@ -280,8 +282,28 @@ def condition_text(expr: Any) -> str:
     return f"{_show(expr.lhs)} {sign} {_show(expr.rhs)}" if sign else _show(expr)
 
 
+class _SizePrinter(StrPrinter):  # type: ignore[misc]
+    """Prints divisions and remainders as Python writes them."""
+
+    printmethod = ""  # torch's functions would print themselves
+
+    def _print_FloorDiv(self, expr: Any) -> str:
+        return "//".join(self.parenthesize(one, PRECEDENCE["Mul"], strict=True) for one in expr.args)
+
+    def _print_Mod(self, expr: Any) -> str:
+        return " % ".join(self.parenthesize(one, PRECEDENCE["Mul"], strict=True) for one in expr.args)
+
+    _print_PythonMod = _print_Mod
+
+    def parenthesize(self, item: Any, level: int, strict: bool = False) -> str:
+        """A part of a product, a sum or a power; sympy takes a remainder for a call, which needs no parentheses."""
+        if type(item).__name__ in ("FloorDiv", "Mod", "PythonMod"):
+            return f"({self._print(item)})"
+        return str(super().parenthesize(item, level, strict=strict))
+
+
 def _show(expr: Any) -> str:
-    return re.sub(r"\(\((\w+//\w+)\)\)", r"(\1)", str(expr))
+    return str(_SizePrinter().doprint(expr))
 
 
 def _is_violated(expr: Any, values: Mapping[Any, int]) -> bool:
