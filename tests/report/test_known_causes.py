@@ -95,6 +95,10 @@ class Table(nn.Module):
             self.table[x.shape] = 2
         return x * self.table[x.shape]
 
+class Texted(nn.Module):
+    def forward(self, x):
+        return x * int(f"{x.shape[0]}")
+
 class Named(nn.Module):
     def forward(self, x, how):
         return x * 2 if how is How.TWICE else x
@@ -108,7 +112,7 @@ class All(nn.Module):
         super().__init__()
         self.parts = nn.ModuleDict({kind.__name__: kind() for kind in (
             Copied, Addressed, Drawn, Root, Scaled, Placed, Written, Read, Random, Hot, Listed, Numpy,
-            Combined, Put, Table)})
+            Combined, Put, Table, Texted)})
         self.named, self.typed = Named(), Typed()
         self.packed = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(4, 4)), {nn.Linear})
     def forward(self, x):
@@ -136,6 +140,7 @@ SAID = {
     "parts.Combined": "Use other operators in place of aten.combinations",
     "parts.Put": "Write `y[x[:, 0].argmax()[None]] = ...`",
     "parts.Table": "Compute it at each call",
+    "parts.Texted": "Use the size, an int, in place of its text `f'{x.shape[0]}'`",
     "named": "Keep the value as an attribute of the module",
     "typed": "Keep the value as an attribute of the module",
     "packed.0": "before torch.ao.quantization packs its weights",
@@ -153,6 +158,7 @@ def test_each_failure_has_a_step_of_its_own(tmp_path: Path) -> None:
     assert "C++ class (quantized.LinearPackedParamsBase)" in why(found["packed.0"])
     assert "has no place" in why(found["named"])
     assert "keyword" in why(found["parts.Random"])
+    assert "the name of its symbol during export: s" in why(found["parts.Texted"])
     assert "not with dynamic ones" in why(found["parts.Drawn"])
 
 

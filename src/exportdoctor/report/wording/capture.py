@@ -36,7 +36,7 @@ def other_sizes_unused(count: int) -> str:
 
 def inputs_without_values(count: int) -> str:
     """That inputs were too large to be copied."""
-    return f"{count} large captured inputs are kept by shape, without values"
+    return f"{count} large captured {'input is' if count == 1 else 'inputs are'} kept by shape, without values"
 
 
 def scripted_modules(count: int) -> str:
@@ -49,7 +49,8 @@ def scripted_modules(count: int) -> str:
 def incomparable_modules(fqns: Sequence[str]) -> str:
     """Which submodules were called otherwise at other sizes."""
     names = ", ".join(fqns[:_MOST_NAMED]) + (", ..." if len(fqns) > _MOST_NAMED else "")
-    return f"{len(fqns)} submodules are asked at fixed sizes, as their calls at other sizes cannot be compared: {names}"
+    asked, its = ("1 submodule is", "its") if len(fqns) == 1 else (f"{len(fqns)} submodules are", "their")
+    return f"{asked} asked at fixed sizes, as {its} calls at other sizes cannot be compared: {names}"
 
 
 def failed_at_other_sizes(error: str) -> str:

@@ -28,6 +28,7 @@ _QUANTIZE_LATER = (
     "Export the model as it is before torch.ao.quantization packs its weights, and quantize the exported program (PT2E "
     "quantization of torchao), or leave this layer in float."
 )
+_MAKES_TEXT = frozenset({"str", "repr", "format"})
 _BIND = "Keep the value as an attribute of the module, or pass a str, an int or a bool from which forward makes it."
 _PLAIN_INPUTS = {
     "numpy.ndarray": "Pass a tensor: torch.from_numpy makes one of the array.",
@@ -219,6 +220,18 @@ def _plain(code: str) -> str:
         return code
 
 
+def _text_of_a_size(finding: Finding, match: re.Match[str]) -> str:
+    """An f-string, or a call that makes a text, in whose place the message has a symbol's name."""
+    for text in _code(finding):
+        for node in ast.walk(ast.Module(_statements(text), [])):
+            is_text = isinstance(node, ast.JoinedStr | ast.Call) and (
+                isinstance(node, ast.JoinedStr) or ast.unparse(node.func).rpartition(".")[2] in _MAKES_TEXT
+            )
+            if is_text:
+                return f"Use the size, an int, in place of its text `{ast.unparse(node)}`, or keep that size static."
+    return ""
+
+
 def _below(finding: Finding, match: re.Match[str]) -> str:
     return ".".join(filter(None, (finding.module, match[1])))
 
@@ -252,6 +265,14 @@ _CAUSES = (
         lambda *_: "A nested (jagged) tensor is traced, for whose sizes torch.export has no symbols.",
     ),
     _Cause(FailureKind.PYTHON_ERROR, r"its data is not allocated yet", _values_in_a_list),
+    _Cause(
+        FailureKind.PYTHON_ERROR,
+        r"\b[su]\d+\b",
+        _text_of_a_size,
+        lambda _, match: (
+            f"The text of a size is made. That of a dynamic size is the name of its symbol during export: {match[0]}."
+        ),
+    ),
     _Cause(FailureKind.DATA_DEPENDENT_VALUE, r"\.numpy\(\) is not supported for tensor subclasses", _read_by_numpy),
     _Cause(FailureKind.DATA_DEPENDENT_VALUE, r"Could not extract specialized integer", _read_by_call),
     _Cause(
