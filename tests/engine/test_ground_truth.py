@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 
 import pytest
+from filelock import FileLock
 
+from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.records.target import BuildOptions
 from exportdoctor.core.run.report import FAILING, PartRecord, Report
 from scanning import scan_ref
@@ -16,9 +19,15 @@ WHOLE_ATTENTION = {7, 15, 23, 31}
 
 
 @pytest.fixture(scope="module")
-def full() -> Report:
-    """Every distinct submodule of the whole model, static, one image of 672 x 672."""
-    return scan_ref("Qwen2.5-VL-3B", parts=("full",), build=BuildOptions(static=True), exhaustive=True)
+def full(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """Every distinct submodule of the whole model, static, one image of 672 x 672. Scanned once for all test processes."""
+    folder = tmp_path_factory.getbasetemp()
+    file = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "full.json"
+    with FileLock(f"{file}.lock"):
+        if not file.exists():
+            report = scan_ref("Qwen2.5-VL-3B", parts=("full",), build=BuildOptions(static=True), exhaustive=True)
+            file.write_bytes(encode(report))
+    return decode(file.read_bytes(), Report)
 
 
 def statuses(part: PartRecord) -> dict[str, str]:

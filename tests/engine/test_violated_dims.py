@@ -57,7 +57,7 @@ def given(module, steps=7):
     return module.eval(), (torch.randn(3, steps, 4),), {}, {"x": sizes}
 
 def build(): return given(Counted())
-def back(): return given(Back(), 70)
+def back(): return given(Back(), 18)
 def called(): return given(Called())
 def twice(): return given(Twice())
 """
@@ -130,7 +130,7 @@ def _is_at(word: str, finding: Finding) -> bool:
 def test_no_try_leads_to_the_finding_on_which_it_was_tried(tmp_path: Path) -> None:
     path = tmp_path / "counted.py"
     path.write_text(COUNTED)
-    report = scan_file(path, cure=True)
+    report = scan_file(path, factory="twice", cure=True)
     assert report.findings
     for finding in report.findings:
         assert finding.id not in {tried.next for tried in finding.shims_tried}
