@@ -20,7 +20,7 @@ WHOLE_ATTENTION = {7, 15, 23, 31}
 
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """Every distinct submodule of the whole model, static, one image of 672 x 672. Scanned once for all test processes."""
+    """Every distinct submodule of the whole model, static, one image of 672 x 672; all processes share one scan."""
     folder = tmp_path_factory.getbasetemp()
     file = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "full.json"
     with FileLock(f"{file}.lock"):
