@@ -23,7 +23,7 @@ _CHOSEN_EXPERTS = re.compile(r"_per_tok(?:en)?$|^moe_top_?k$|^moe_k$|^top_k(?:_e
 _PERIOD = re.compile(r"_(?:interval|pattern|freq|step|period|every_n_layers)$")
 _KINDS = re.compile(r"(?:block|layer)s?_types?$")
 """Kinds of layers; fewer than there are layers come again and again."""
-_HEADS = re.compile(r"(?:^|_)(?:num|n)_(?:attention_)?heads?$|^(?:en|de)coder_attention_heads$")
+_HEADS = re.compile(r"(?:^|_)(?:num|n)_(?:attention_)?heads?$|(?:^|_)(?:en|de)coder_attention_heads$")
 _KEY_VALUE_HEADS = re.compile(r"num_key_value_heads$|^n_head_kv$")
 _WIDTH = re.compile(r"^(?:hidden_size|d_model|n_embd|embed_dim|dim)$")
 _INNER = re.compile(r"(?:^|_)(?:intermediate_size|ffn_dim|ffn_hidden_size|d_ff|n_inner|mlp_dim)$")
@@ -31,6 +31,7 @@ _HEAD_GROUPS = re.compile(r"(?:^|_)n_?groups$")
 """Of heads that share their states, at most one a head."""
 _OTHER_WIDTH = re.compile(r"(?:hidden|embd|embed|proj|dim|out)\w*$|_size$|_groups$")
 _NO_WIDTH = re.compile(r"image|patch|window|vocab|kernel|position|head_dim|merge|group_")
+_VOCABULARIES = re.compile(r"(?:^|_)vocab_size(?:_per_\w+)?$|_vocab$")
 _TOKEN = re.compile(r"token_(?:id|index)s?$|token_ids$")
 _FEW, _HEADS_KEPT, _VOCABULARY = 2, 2, 512
 _MOST_LAYERS = 8
@@ -109,7 +110,11 @@ def _shrink(config: Mapping[str, Any], widths: Mapping[int, int] | None, tokens:
             case list() if depths and key in _STAGES and any(_is_stage_beyond(one, kept, depths) for one in value):
                 result[key] = _last_stages(value, kept)
             case list() if depths and len(value) in depths.values():
-                result[key] = value[:kept]
+                first = value[:kept]
+                inner = _INNER.search(key) is not None
+                result[key] = (
+                    [_scalar(config, key, one, widths, tokens, kept=kept) for one in first] if inner else first
+                )
             case list() if depths and value and _INDICES.search(key) and _are_layers(value, depths):
                 result[key] = [layer for layer in value if layer < kept] or [kept - 1]
             case _:
@@ -132,7 +137,7 @@ def _scalar(
         return value
     if LAYERS.search(key):
         return 0 if "shared" in key else kept  # what is shared needs a layer of its kind before it
-    if key == "vocab_size" or key.endswith("_vocab"):
+    if _VOCABULARIES.search(key):
         return min(value, _VOCABULARY)
     if EXPERTS.search(key) and "shared" not in key:
         return _experts_kept(config, value)
@@ -146,7 +151,7 @@ def _scalar(
         return _key_value_heads(config, value)
     if _INNER.search(key):
         return min(value, 2 * max([width for old, width in widths.items() if old in config.values()] or [value]))
-    if _OTHER_WIDTH.search(key) and not _NO_WIDTH.search(key):
+    if (_WIDTH.search(key) or _OTHER_WIDTH.search(key)) and not _NO_WIDTH.search(key):
         return widths.get(value, value)
     return value
 
