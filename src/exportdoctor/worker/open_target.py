@@ -64,6 +64,7 @@ class OpenTarget:
     placement: Placement | None = None
     _prepared: dict[str, BuiltPart] = field(default_factory=dict)
     _sources: dict[str, str] = field(default_factory=dict)
+    _told: set[str] = field(default_factory=set)
 
     def open(self, command: Open) -> Opened:
         """Build the target. Raises UsageError and TargetError."""
@@ -108,7 +109,7 @@ class OpenTarget:
                 notes=(
                     *(substitution(form.what, form.because) for form in built.substitutions),
                     *((wording.NO_KERNEL_RUNS,) if self.runs_no_kernel else ()),
-                    *filter(None, [missing_internals(missing_hooks()), unrecorded_note(LOG.reasons())]),
+                    *filter(None, [missing_internals(missing_hooks()), unrecorded_note(self._take_new_reasons())]),
                 ),
                 has_small_model=built.weights == "fake" and has_small_model(self.plan),
                 jobs_at_most=self.placement.attempts_at_a_time(built.model) if self.placement is not None else 0,
@@ -143,12 +144,17 @@ class OpenTarget:
         part = self._capture_anywhere(self.built, command, before)
         self.parts[command.part] = part
         fact = captured_fact(part, seconds=time.perf_counter() - started)
-        told = LOG.reasons()
         now = environment.sources(part.built.module)
         sources = {what: identity for what, identity in now.items() if self._sources.get(what) != identity}
-        note = unrecorded_note(tuple(reason for reason in LOG.reasons() if reason not in told))
-        notes = (*fact.notes, note) if note else fact.notes
+        note = unrecorded_note(self._take_new_reasons())
+        notes = (*fact.notes, wording.kept_by_programs(note)) if note else fact.notes
         return msgspec.structs.replace(fact, part=command.part, sources=sources, notes=notes)
+
+    def _take_new_reasons(self) -> tuple[str, ...]:
+        """Why not all is known of what was read, but for what this has said before."""
+        found = tuple(reason for reason in LOG.reasons() if reason not in self._told)
+        self._told.update(found)
+        return found
 
     def _capture_anywhere(self, built: BuiltTarget, command: Capture, before: PartCapture | None) -> PartCapture:
         """On the CPU; where the forward fails there and a GPU was asked for, in a child on the GPU."""

@@ -63,6 +63,11 @@ def calls_left_out(fqn: str, *, kept: int, left: int) -> str:
     return f"{fqn} is asked with the first {kept} of its distinct calls; {left} more are not"
 
 
+def kept_by_programs(note: str) -> str:
+    """The note on what cannot be compared, where a forward may have asked for it."""
+    return f"{note}. Where forward computes with it, an exported program keeps the value that it had during the export"
+
+
 def needs_values(error: str) -> str:
     """That fake weights were replaced."""
     return f"the forward needs real values ({error} with fake weights), so it runs with random weights"
