@@ -14,11 +14,12 @@ import pytest
 
 from exportdoctor.core.errors import TargetError, UsageError
 from exportdoctor.core.protocol.scan import Capture, Open, Prepare
-from exportdoctor.core.records.outcome import OutcomeStatus
+from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.run.events import AnyEvent, PartFinished
 from exportdoctor.core.scan_options import ScanOptions
+from exportdoctor.engine.pool.attempt_limits import AttemptLimits
 from exportdoctor.engine.pool.worker_pool import Pool
 from exportdoctor.engine.scan import ScanRequest, scan
 from exportdoctor.process.client import LineClient
@@ -146,3 +147,12 @@ def test_a_part_whose_forward_fails_leaves_the_others_their_verdicts(tmp_path: P
     with pytest.raises(TargetError, match="the forward fails"):
         seen.extend(scan(request, Scripted(tmp_path)))  # what came before the error stays
     assert [event.part for event in seen if isinstance(event, PartFinished)] == ["default"]
+
+
+@pytest.mark.parametrize(("forward", "seconds"), [(0.0, 60), (0.1, 60), (1.0, 300), (4.0, 600), (20.0, 1200)])
+def test_before_an_attempt_has_finished_its_limit_is_in_forwards(forward: float, seconds: float) -> None:
+    """Qwen3-Next's language model was killed after 60 forwards, with dynamic sizes; it exports after a few more."""
+    limits = AttemptLimits(fixed=None, memory_mb=1000, forward_seconds=forward)
+    assert limits.timeout == seconds
+    limits.learn(Outcome(probe="", status=OutcomeStatus.PASSED, seconds=8.0))
+    assert limits.timeout == 80

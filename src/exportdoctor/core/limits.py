@@ -6,6 +6,9 @@ from __future__ import annotations
 SHORTEST_ATTEMPT = 60.0
 FORWARDS_PER_ATTEMPT = 60.0
 """Until a first attempt has finished, the limit in eager forwards."""
+SHORT_FORWARDS_PER_ATTEMPT = 300.0
+LONGEST_OF_SHORT = 600.0
+"""What a short forward gets: with dynamic sizes some models (Qwen3-Next) take sixty forwards and more."""
 FIRST_ATTEMPTS_PER_ATTEMPT = 10.0
 """Afterwards, the limit in durations of that first attempt."""
 UNMEASURED_ATTEMPT = 600.0

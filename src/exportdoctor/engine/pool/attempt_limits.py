@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from exportdoctor.core.limits import (
     FIRST_ATTEMPTS_PER_ATTEMPT,
     FORWARDS_PER_ATTEMPT,
+    LONGEST_OF_SHORT,
+    SHORT_FORWARDS_PER_ATTEMPT,
     SHORTEST_ATTEMPT,
     UNMEASURED_ATTEMPT,
 )
@@ -24,11 +26,15 @@ class AttemptLimits:
 
     @property
     def timeout(self) -> float:
-        """Ten times the first finished attempt, before that sixty eager forwards; never under 60 seconds."""
+        """Ten times the first finished attempt; never under 60 seconds.
+
+        Before that sixty eager forwards, and 300 where that is no more than ten minutes.
+        """
         if self.fixed is not None:
             return self.fixed
         if self.first_seconds is None:
-            return max(SHORTEST_ATTEMPT, FORWARDS_PER_ATTEMPT * self.forward_seconds)
+            short = min(SHORT_FORWARDS_PER_ATTEMPT * self.forward_seconds, LONGEST_OF_SHORT)
+            return max(SHORTEST_ATTEMPT, FORWARDS_PER_ATTEMPT * self.forward_seconds, short)
         return max(SHORTEST_ATTEMPT, FIRST_ATTEMPTS_PER_ATTEMPT * self.first_seconds)
 
     @property
