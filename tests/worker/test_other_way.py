@@ -55,11 +55,16 @@ class Alternates(nn.Module):
         return x * 2 if Alternates.calls % 2 else x * 3
 
 
-def noted(module: nn.Module) -> str:
+class Texted(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * len(f"{x.shape[0]}")
+
+
+def noted(module: nn.Module, sizes: Any = None) -> str:
     inputs = ((torch.ones(3, 4),), dict[str, Any]())
     one = InputSet(title="the example", kind="example", calls=(inputs,), results=run_calls(module, [inputs]))
     wrong = Agreement(inputs="the example", kind="example", max_abs=1.0)
-    (row,) = name_other_way([wrong], [one], module, lambda: torch.export.export(module, *inputs))
+    (row,) = name_other_way([wrong], [one], module, lambda: torch.export.export(module, *inputs, dynamic_shapes=sizes))
     return row.note
 
 
@@ -82,6 +87,14 @@ def test_the_condition_at_which_they_part_is_named_with_its_line(module: nn.Modu
 @pytest.mark.parametrize("module", [Straight(), Alternates()])
 def test_nothing_is_said_where_they_do_not_part_or_eager_parts_from_itself(module: nn.Module) -> None:
     assert noted(module) == ""
+
+
+def test_a_text_of_a_dynamic_size_is_named() -> None:
+    lines = Path(__file__).read_text().splitlines()
+    line = next(at for at, text in enumerate(lines, 1) if 'len(f"' in text)
+    said = noted(Texted(), ({0: torch.export.Dim.DYNAMIC},))
+    assert said.startswith(f"at {Path(__file__).name}:{line} the text of a size is made")
+    assert noted(Texted()) == "", "the size is a number"
 
 
 def test_nothing_is_asked_where_every_row_holds() -> None:

@@ -246,6 +246,11 @@ def goes_another_way(line: str, asked: str) -> str:
     return f"at {line} eager goes another way than the export went{f' ({asked})' if asked else ''}"
 
 
+def makes_text_of_size(line: str, text: str) -> str:
+    """Said of a program whose numbers differ, where the model makes the text of a dynamic size."""
+    return f"at {line} the text of a size is made, which during export is the name of its symbol ({text})"
+
+
 def not_compared(outcome: Outcome) -> str:
     """Why the program of a part that passes could not be compared with eager."""
     if outcome.note:

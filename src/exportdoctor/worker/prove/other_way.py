@@ -25,6 +25,7 @@ from exportdoctor.targets.eager import run_calls
 from exportdoctor.worker.describe.module_stack import is_call_of_module
 from exportdoctor.worker.describe.python_frames import expression_at, is_user_frame
 from exportdoctor.worker.prove.input_set import InputSet
+from exportdoctor.worker.prove.size_texts import name_size_text
 
 Step = tuple[CodeType, int]
 """A function's code, and the offset of an instruction in it."""
@@ -36,10 +37,13 @@ _LONGEST = 80
 def name_other_way(
     rows: Sequence[Agreement], sets: Sequence[InputSet], module: torch.nn.Module, export: Callable[[], Any]
 ) -> list[Agreement]:
-    """The rows, with the place in the note of the first that differs, if there is one; `export` exports again."""
+    """The rows, with the place in the note of the first that differs, if there is one; `export` exports again.
+
+    Where both go the same way, the text of a size that was made on it is named.
+    """
     found = list(rows)
     place = next((at for at, row in enumerate(rows) if not row.holds and not row.refused), None)
-    if place is not None and (note := _note(sets[place], module, export)):
+    if place is not None and (note := _note(sets[place], module, export) or name_size_text(export)):
         row = rows[place]
         found[place] = msgspec.structs.replace(row, note="; ".join(filter(None, (row.note, note))))
     return found
