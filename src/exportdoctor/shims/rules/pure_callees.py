@@ -73,9 +73,10 @@ def _parameters(callee: Any) -> tuple[str, ...]:
 def is_pure_layer(module: Any) -> bool:
     """Whether torch's own forward of it, without those of its children, only computes."""
     forward = type(module).forward
+    kind: Any = type(module)
     is_own = isinstance(forward, FunctionType) and forward.__module__.startswith(_LAYERS)
     is_plain = not getattr(module, "inplace", False) and getattr(module, "max_norm", None) is None
-    return is_own and is_plain and not (module.training and _asks_for_training(type(module)))
+    return is_own and is_plain and not (module.training and _asks_for_training(kind))
 
 
 @cache
