@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import traceback
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -62,13 +63,28 @@ class Skipping(nn.Module):
         return total
 
 
+class TwoLoops(nn.Module):
+    """Both have one index."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for step in range(3):
+            x = x + step
+            if x.sum() > 10:
+                break
+        for step in range(2):
+            x = x * (step + 2)
+            if x.sum() > 10:
+                break
+        return x
+
+
 def inputs() -> list[Tensor]:
     torch.manual_seed(0)
     drawn = [torch.randn(n, 4) * scale for n in (2, 3, 5) for scale in (0.1, 1, 3, 30)]
     return [*drawn, *(sign * one.abs() for one in drawn for sign in (-1, 1)), torch.zeros(3, 4)]
 
 
-@pytest.mark.parametrize("make", [Newton, Confident, Skipping])
+@pytest.mark.parametrize("make", [Newton, Confident, Skipping, TwoLoops])
 def test_the_program_answers_as_eager_wherever_the_loop_is_left(make: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
     module = make()
@@ -205,3 +221,62 @@ def test_a_step_that_cannot_run_behind_the_exit_is_refused_or_right() -> None:
     except Exception:
         return
     torch.testing.assert_close(program(x), module(x))
+
+
+class Growing(nn.Module):
+    """Each step gives another size."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = torch.cat((x, x))
+            if x.sum() > 10:
+                break
+        return x
+
+
+class Noting(nn.Module):
+    """What follows the loop does more than compute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = x + 1
+            if x.sum() > 10:
+                return x
+        self.seen += 1
+        return x * 2
+
+
+class Adding(nn.Module):
+    """A name that the loop binds is added to elsewhere."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x
+        for _ in range(3):
+            y = y * 2
+            if y.sum() > 10:
+                break
+        y += 1
+        return y
+
+
+@pytest.mark.parametrize("make", [Growing, Noting, Adding])
+def test_what_cannot_be_left_so_fails_at_its_condition(make: Callable[[], nn.Module]) -> None:
+    call = ExportCall(module=make(), args=(torch.randn(3, 4),), dynamic_shapes=({0: Dim.DYNAMIC},))
+    with pytest.raises(Exception, match=r"ata-dependent|does not|no function") as plain:
+        export_program(call)
+    with (
+        pytest.raises(Exception, match=r"ata-dependent|no function") as found,
+        apply_shims([find("branch-as-where")], call) as changed,
+    ):
+        export_program(changed)
+    if not isinstance(found.value, NotApplicable):
+        assert lines_of(found.value) == lines_of(plain.value)
+
+
+def lines_of(error: BaseException) -> list[int]:
+    steps = traceback.extract_tb(error.__traceback__)
+    return [one.lineno or 0 for one in steps if one.filename == __file__ and one.name == "forward"]

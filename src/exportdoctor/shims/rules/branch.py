@@ -22,7 +22,7 @@ from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.arm_choice import BOTH, CHOOSE, EITHER, EQUAL, NOT, NUMBER, VALUE, ArmChoices
 from exportdoctor.shims.rules.asked_lines import asked_lines, run_known
 from exportdoctor.shims.rules.code_swap import ARM, all_code, compile_for, definition_of, owners_of, swap_code
-from exportdoctor.shims.rules.loop_exits import LoopExits, is_flag
+from exportdoctor.shims.rules.loop_exits import LoopExits, asks_for_flags, is_flag
 from exportdoctor.shims.rules.name_flow import READS_ALL_NAMES, load
 from exportdoctor.shims.rules.pure_code import Purity
 
@@ -274,10 +274,13 @@ def rewrite_branches(
     # where a condition begins below its `if`, Python names the line of the `if` as the one that asks
     conditions = (one for one in ast.walk(node) if isinstance(one, ast.If | ast.IfExp) and one.lineno in lines)
     lines |= {one.test.lineno for one in conditions}
-    purity = Purity(function=function, instances=instances)
+    purity, plain = Purity(function=function, instances=instances), copy.deepcopy(node)
     LoopExits(purity, OpenConditions(lines, node).is_open).of_function(node)
-    merging = _Merging(purity, lines, node)
-    changed = merging.visit(node)
+    for one in (node, plain):
+        merging = _Merging(purity, lines, one)
+        changed = merging.visit(one)
+        if not asks_for_flags(changed):
+            break
     return changed if merging.count else None
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from exportdoctor.shims.rules.code_swap import ARM
-from exportdoctor.shims.rules.name_flow import all_names, load
+from exportdoctor.shims.rules.name_flow import bound_names, load, own_names
 from exportdoctor.shims.rules.pure_code import Purity
 
 LEFT, RESULT = f"{ARM}_left", f"{ARM}_result"
@@ -54,6 +54,7 @@ class LoopExits:
         if not exits or loop.orelse or len(exits - {ast.Continue}) > 1 or (ast.Return in exits and not returns):
             return [loop]
         names = _Names(f"{LEFT}_{self.count + 1}", f"{RESULT}_{self.count + 1}")
+        self._asking: list[ast.expr] = []
         body = self._without_exits(copy.deepcopy(loop.body), names)
         if body is None or not inside.of_statements(loop.body) or _makes_functions(body):
             return [loop]
@@ -69,15 +70,14 @@ class LoopExits:
         last: list[ast.stmt] = [ast.If(load(names.left), [ast.Return(load(names.result))], [])]
         made = [*no, loop, *(last if ast.Return in exits else [])]
         for one in (*no, *loop.body, *last):
-            _at_line_of(one, loop)
+            _at_line_of(one, self._asking[-1])  # where it cannot be chosen between, it fails there
         return made
 
     def _may_go_on(self, loop: ast.For) -> bool:
         """Whether the steps after the exit change nothing that anybody sees."""
         index = {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
-        inside = [name for name in all_names(loop) if name in index]
-        outside = [name for name in all_names(self._function) if name in index]
-        return len(outside) == len(inside) and self.purity.of_expression(loop.iter) and self._is_there(loop.iter)
+        is_own = all(_is_read_in_loops_alone(name, self._function) for name in index)
+        return is_own and self.purity.of_expression(loop.iter) and self._is_there(loop.iter)
 
     def _is_there(self, over: ast.expr) -> bool:
         """Whether it can be gone over more than once."""
@@ -108,7 +108,9 @@ class LoopExits:
                 truth = ast.UnaryOp(ast.Not(), ast.UnaryOp(ast.Not(), one.test))
                 flag = ast.Assign([ast.Name(names.left, ast.Store())], truth)
                 made = [flag, ast.If(load(names.left), made[0].body, rest)]  # type: ignore[attr-defined]
-            return [*statements[:place], *(_at_line_of(each, one) for each in made)]
+            if not isinstance(last, ast.Continue):
+                self._asking.append(one.test)  # in the end the first one
+            return [*statements[:place], *(_at_line_of(each, one.test) for each in made)]
         return list(statements)
 
 
@@ -118,6 +120,14 @@ class _Names:
 
     left: str
     result: str
+
+
+def _is_read_in_loops_alone(name: str, node: ast.AST) -> bool:
+    """Whether nothing has the name but loops over it."""
+    if isinstance(node, ast.For) and name in bound_names(node.target):
+        return True
+    parts = ast.iter_child_nodes(node)
+    return name not in own_names(node) and all(_is_read_in_loops_alone(name, one) for one in parts)
 
 
 def _result_of(last: ast.stmt, names: _Names) -> list[ast.stmt]:
@@ -147,12 +157,18 @@ def is_flag(node: ast.stmt) -> bool:
     return False
 
 
+def asks_for_flags(node: ast.AST) -> bool:
+    """Whether a branch on a flag is left, which Python would ask for its value."""
+    tests = (one.test for one in ast.walk(node) if isinstance(one, ast.If))
+    return any(isinstance(one, ast.Name) and one.id.startswith(LEFT) for test in tests for one in ast.walk(test))
+
+
 def _makes_functions(body: Sequence[ast.stmt]) -> bool:
     """Whether a function is made in it, which may read names at another time."""
     return any(isinstance(one, ast.Lambda | ast.FunctionDef) for part in body for one in ast.walk(part))
 
 
-def _at_line_of(node: ast.stmt, place: ast.stmt) -> ast.stmt:
+def _at_line_of(node: ast.stmt, place: ast.expr) -> ast.stmt:
     """The node, with the position of `place` where it and its parts have none."""
     for one in ast.walk(node):
         if isinstance(one, ast.stmt | ast.expr) and not hasattr(one, "lineno"):
