@@ -126,6 +126,15 @@ class Padded(nn.Module):
         return y.mean() * mask.sum(1) if lengths.numel() > int("1") else y
 
 
+class Cropped(nn.Module):
+    """`int` of a number that was read already."""
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        longest = int(lengths.max().item())
+        shortest = min(int(length) for length in lengths.tolist())
+        return x[:longest].sum(0) * shortest
+
+
 class Reshaped(nn.Module):
     def forward(self, patches: Tensor, shape: Tensor) -> Tensor:
         height, width = int(shape[0, 1].float().ceil()), int(shape[0, 2])
@@ -197,6 +206,7 @@ def call_of(module: nn.Module, inputs: list[Any], shapes: Any) -> ExportCall:
         (Hiding, grids((4, 4), (4, 6), (6, 2)), (_FREE, None), "hoist"),
         (make_local, grids((4, 4), (4, 6), (6, 2)), (_FREE, None), "hoist"),
         (Padded, lengths((3, 5), (2, 7), (9, 9)), (None, None), "hoist-numbers"),
+        (Cropped, lengths((3, 4), (2, 3), (4, 3)), (None, None), "hoist-numbers"),
         (Reshaped, grids((4, 4), (4, 6), (6, 2)), (_FREE, None), "hoist-numbers"),
         (Split, pair_of_images((2, 3, 4, 2), (3, 3, 2, 2), (5, 1, 2, 6)), (_FREE, None), "hoist-numbers"),
         (Listed, grids((4, 4), (4, 6), (6, 2)), (_FREE, None), "hoist-numbers"),

@@ -45,10 +45,12 @@ STATEMENTS = (
     "if a.shape[0] == 2:\n            a = a + 3",
     "written[:, t] = a.sum(0)",
     "written[..., t, :] = (a > b).any()",
+    "a = a * 0.5 + wide[:, t + 1] - wide[:, 2 + t, :]",
+    "b = b + x[:, t - 1]",
     # and what no step may do
     "x[:, t] = a",
     "a = a + t",
-    "a = x[:, t - 1]",
+    "a = x[:, t - 3]",
     "a += x[:, t]",
     "outs.append(outs[-1] * 2)",
     "written[:, t] = a\n        u = written[:, t] + a",
@@ -100,8 +102,8 @@ def outcome(function: Callable[..., Any], names: dict[str, Any]) -> Any:
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
-    st.lists(st.sampled_from(STATEMENTS[:19]), min_size=1, max_size=6),
-    st.lists(st.sampled_from(STATEMENTS[19:]), max_size=1),
+    st.lists(st.sampled_from(STATEMENTS[:21]), min_size=1, max_size=6),
+    st.lists(st.sampled_from(STATEMENTS[21:]), max_size=1),
     st.lists(st.sampled_from(RESULTS), min_size=1, max_size=4),
     st.sampled_from(
         [
@@ -127,7 +129,7 @@ def test_steps_compute_what_the_loop_does(
     statements = [*body[:place], *refused, *body[place:]]
     source = "def forward(x, y, box):\n    a, b = torch.zeros(x.shape[0], 3), torch.ones(x.shape[0], 3)\n"
     source += "    u = v = w = a - 1\n" if are_bound else ""
-    source += "    z = x.transpose(0, 1)\n"
+    source += "    z, wide = x.transpose(0, 1), torch.cat((x, x), 1)\n"
     source += "    outs, more = [], []\n    written = torch.zeros_like(x)\n"
     source += f"    for {header}:\n"
     source += "".join(f"        {one}\n" for one in statements)
@@ -156,14 +158,14 @@ def forward(x, y, box):
 """
 
 
-UNFIT = ("x[:, i] * i", "x[:, i - 1]")
+UNFIT = ("x[:, i] * i", "x[:, i - 2]")
 """No rows of a step."""
 
 
 @settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(["x[:, i]", "x[:, i] * scale + y[:, :, i]", "helper(y[:, :, i], scale)", "x[:, i] * i",
-                     "y[:, :, i : i + 1].squeeze(-1).cumsum(0)", "x[:, i - 1]"]),
+                     "y[:, :, i : i + 1].squeeze(-1).cumsum(0)", "x[:, i - 2]"]),
     st.sampled_from(["{}", "({}) * 2 + i", "(i, {}, torch.stack([i], 0))", "{} if i.sum() > 0 else -i"]),
     st.sampled_from(["torch.stack([{} for i in range(x.shape[1])], dim=-1)", "torch.stack([{} for i in range(1, 4)])",
                      "torch.cat([{}[None] for i in range(x.shape[1])])",
@@ -413,8 +415,23 @@ class Returns(nn.Module):
         return torch.stack(rows, 1)
 
 
+class Advantages(nn.Module):
+    """Each step reads the next row, too, and the one before."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        last, found = x[:, 0] * 0, torch.zeros_like(x)
+        for t in reversed(range(x.shape[1] - 1)):
+            last = x[:, t] + 0.9 * x[:, t + 1] + 0.5 * last
+            found[:, t] = last
+        steps = []
+        for t in range(1, x.shape[1]):
+            last = last * 0.5 + found[:, t] - found[:, t - 1]
+            steps.append(last)
+        return torch.stack(steps, 1)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("module", [Mixer, Gated, Cell, Decoder, Returns])
+@pytest.mark.parametrize("module", [Mixer, Gated, Cell, Decoder, Returns, Advantages])
 def test_a_recurrence_exports_for_any_length_and_translates(module: type[nn.Module], tmp_path: Path) -> None:
     check_any_length(module().eval(), "loops-as-scan", ((2, 5), (3, 3), (4, 17)), tmp_path)
 

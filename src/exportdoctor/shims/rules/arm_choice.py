@@ -315,6 +315,8 @@ def _merge(chosen: Any, one: Any, other: Any) -> Any:
     if one is _UNBOUND:
         return other
     (left, layout), (right, same) = tree_flatten(one), tree_flatten(other)
+    if layout != same and type(one) is tuple and type(other) is tuple and len(one) == len(other):
+        return tuple(_merge(chosen, *pair) for pair in zip(one, other, strict=True))  # one may bind fewer names
     if layout != same:
         raise Unmergeable("the arms give results of other structure")
     if len(left) == 1 and left[0] is one:

@@ -22,6 +22,7 @@ from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.arm_choice import BOTH, CHOOSE, EITHER, EQUAL, NOT, NUMBER, VALUE, ArmChoices
 from exportdoctor.shims.rules.asked_lines import asked_lines, run_known
 from exportdoctor.shims.rules.code_swap import ARM, all_code, compile_for, definition_of, owners_of, swap_code
+from exportdoctor.shims.rules.loop_exits import LoopExits, asks_for_flags, is_flag
 from exportdoctor.shims.rules.name_flow import READS_ALL_NAMES, load
 from exportdoctor.shims.rules.pure_code import Purity
 
@@ -77,26 +78,37 @@ def _read_by_item(side: ast.expr) -> ast.expr | None:
     return None
 
 
+class OpenConditions:
+    """Which conditions only a run can know: those at one of `lines`, or of a name that was bound there."""
+
+    def __init__(self, lines: frozenset[int], node: ast.FunctionDef) -> None:
+        self.lines = lines
+        bound = (one for one in ast.walk(node) if isinstance(one, ast.Assign) and self.asks(one.value))
+        self.names = {name.id for one in bound for target in one.targets for name in ast.walk(target)
+                      if isinstance(name, ast.Name)}  # fmt: skip
+
+    def asks(self, node: ast.expr) -> bool:
+        """Whether a value is asked for there."""
+        return any(getattr(one, "lineno", 0) in self.lines for one in ast.walk(node))
+
+    def is_open(self, test: ast.expr) -> bool:
+        """Whether a condition is one of them."""
+        return self.asks(test) or bool(self.names & {one.id for one in ast.walk(test) if isinstance(one, ast.Name)})
+
+
 class _Merging(ast.NodeTransformer):
     """Branches whose condition is one of `lines`, or a name that was bound there, become calls of `choose_arm`."""
 
     def __init__(self, purity: Purity, lines: frozenset[int], node: ast.FunctionDef) -> None:
-        self.purity, self.lines, self.count = purity, lines, 0
+        self.purity, self.open, self.count = purity, OpenConditions(lines, node), 0
         self.inside = 0  # an arm that was not taken may ask for values that nobody saw
-        bound = (one for one in ast.walk(node) if isinstance(one, ast.Assign) and self._asks(one.value))
-        self.names = {name.id for one in bound for target in one.targets for name in ast.walk(target)
-                      if isinstance(name, ast.Name)}  # fmt: skip
         self.written = {name for one in ast.walk(node) for name in _written_names(one)}
         self.used: dict[int, set[str]] = {}
         tries = [one for one in ast.walk(node) if isinstance(one, ast.Try)]
         self.tried = {id(one) for outer in tries for one in ast.walk(outer)}
 
-    def _asks(self, node: ast.expr) -> bool:
-        return any(getattr(one, "lineno", 0) in self.lines for one in ast.walk(node))
-
     def _is_open(self, test: ast.expr) -> bool:
-        names = {one.id for one in ast.walk(test) if isinstance(one, ast.Name)}
-        return self.inside > 0 or self._asks(test) or bool(names & self.names)
+        return self.inside > 0 or self.open.is_open(test)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.body = _with_returns_last(node.body, self._is_open)
@@ -110,15 +122,21 @@ class _Merging(ast.NodeTransformer):
     def _statement(self, node: ast.stmt) -> list[ast.stmt]:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             return [node]
+        if isinstance(node, ast.Assign) and is_flag(node):
+            node.value = _condition(node.value)
+            return [node]
         if isinstance(node, ast.If) and self._is_open(node.test) and not self.purity.without_messages([node]):
             self.count += 1
             return [ast.copy_location(ast.Pass(), node)]
         merges = isinstance(node, ast.If) and self._is_open(node.test) and self._may_merge(node)
+        purity = self.purity
+        self.purity = purity.inside(node) if isinstance(node, ast.For) else purity
         self.inside += merges
         for name in ("body", "orelse", "finalbody"):
             if isinstance(inner := getattr(node, name, None), list):
                 setattr(node, name, self._block(inner))
         self.inside -= merges
+        self.purity = purity
         if merges and isinstance(node, ast.If):
             return self._merge_arms(node)
         for name in ("value", "test"):
@@ -256,8 +274,13 @@ def rewrite_branches(
     # where a condition begins below its `if`, Python names the line of the `if` as the one that asks
     conditions = (one for one in ast.walk(node) if isinstance(one, ast.If | ast.IfExp) and one.lineno in lines)
     lines |= {one.test.lineno for one in conditions}
-    merging = _Merging(Purity(function=function, instances=instances), lines, node)
-    changed = merging.visit(node)
+    purity, plain = Purity(function=function, instances=instances), copy.deepcopy(node)
+    LoopExits(purity, OpenConditions(lines, node).is_open).of_function(node)
+    for one in (node, plain):
+        merging = _Merging(purity, lines, one)
+        changed = merging.visit(one)
+        if not asks_for_flags(changed):
+            break
     return changed if merging.count else None
 
 
@@ -294,8 +317,9 @@ SHIM = Shim(
         "refuse the values for which it is not taken (it looks up places, divides whole numbers, raises, or gives "
         "NaN), torch.cond computes one arm only; the shim does not apply where torch does not take them. Arms must "
         "only compute: assignments to local names, no writes, no raise. What an arm prints, warns or logs is left out "
-        "of the program, with the whole branch where it does nothing else. The shim does not apply where a tensor "
-        "that was chosen, or was chosen from, is written into later."
+        "of the program, with the whole branch where it does nothing else. A loop that is left where a value says so, "
+        "by `break` or `return`, is run to its end, and its later steps change nothing. The shim does not apply where "
+        "a tensor that was chosen, or was chosen from, is written into later."
     ),
     precondition=(
         "arms that torch.where chooses between, and both sides of `and` and `or`, can be computed in any case; a whole "

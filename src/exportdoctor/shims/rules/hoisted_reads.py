@@ -168,7 +168,9 @@ def _compute_inputs(module: Any, reads: Mapping[_Read, HoistedResult], named: Na
 
 
 def _symbolic_int(reads: Iterable[_Read]) -> AbstractContextManager[None]:
-    return symbolic_int(read.namespace for read in reads if read.name == "__int__")
+    """Python's `int` gives a symbolic size where a tensor is read by it, or where it is called on a number that was
+    read: `int(lengths.max().item())`."""
+    return symbolic_int(read.namespace for read in reads)
 
 
 @contextmanager

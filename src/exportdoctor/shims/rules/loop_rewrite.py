@@ -89,6 +89,8 @@ class LoopRewrite:
             return None
         if self._seen_inside & {*bound, header.index}:
             return None
+        if any(one.shift < 0 and not _is_at_least(header.start, -one.shift) for one in step.inputs):
+            return None  # before the first row Python reads the last one
         if not all(one.place is None or uses.is_only_written(one.name, loop, before) for one in step.outputs):
             return None
         self.count += 1
@@ -116,7 +118,9 @@ class LoopRewrite:
         )  # fmt: skip
         backwards = ast.Constant(header.backwards)
         rows: list[ast.expr] = [
-            _call(TAKE, one.tensor, ast.Constant(one.place), load(first), load(length), backwards)
+            _call(
+                TAKE, one.tensor, ast.Constant(one.place), _with_shift(load(first), one.shift), load(length), backwards
+            )
             for one in step.inputs
         ]
         targets = [_names(carried), _names([one.row for one in step.outputs])]
@@ -150,6 +154,20 @@ class LoopRewrite:
 
 def _names(names: Sequence[str]) -> ast.Tuple:
     return ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store())
+
+
+def _is_at_least(number: ast.expr, least: int) -> bool:
+    """Whether a number that the code shows is at least this."""
+    match number:
+        case ast.Constant(value=int() as value):
+            return value >= least
+        case ast.BinOp(left=left, op=ast.Add(), right=ast.Constant(value=int() as value)):
+            return _is_at_least(left, least - value)
+    return False
+
+
+def _with_shift(start: ast.expr, by: int) -> ast.expr:
+    return start if by == 0 else ast.BinOp(start, ast.Add(), ast.Constant(by))
 
 
 def _call(name: str, *arguments: ast.expr) -> ast.Call:

@@ -19,11 +19,12 @@ _NO_STEP = (
 
 @dataclass(frozen=True)
 class StepInput:
-    """A row that a step reads: `tensor` at the index, which stands at dimension `place`."""
+    """A row that a step reads: `tensor` at the index and `shift`, which stands at dimension `place`."""
 
     name: str
     tensor: ast.expr
     place: int
+    shift: int
 
 
 @dataclass(frozen=True)
@@ -89,20 +90,23 @@ class _RowReads(ast.NodeTransformer):
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         node.value = self.visit(node.value)
-        place = _place_of(self.step.index, node.slice)
+        shifts = [shift for part in _parts(node.slice) if (shift := _shift_of(part, self.step.index)) is not None]
+        place = _place_of(self.step.index, node.slice, shifted=True)
         if place is None:
             node.slice = self.visit(node.slice)
             return node
+        (shift,) = shifts
         if not isinstance(node.ctx, ast.Load) or {*read_names(node.value)} & self.bound or _has_call(node.value):
             self.failed = True
             return node
         name = f"{OWN}row_{len(self.step.inputs)}"
-        known = (one for one in self.step.inputs if one.place == place and _same(one.tensor, node.value))
+        where = place, shift
+        known = (one for one in self.step.inputs if (one.place, one.shift) == where and _same(one.tensor, node.value))
         found = next(known, None)
         if found is None:
-            found = StepInput(name, node.value, place)
+            found = StepInput(name, node.value, place, shift)
             self.step.inputs.append(found)
-        parts = [_without_index(part) for part in _parts(node.slice) if not is_name(part, self.step.index)]
+        parts = [_without_index(part) for part in _parts(node.slice) if not _is_index(part, self.step.index)]
         if not parts:
             return ast.copy_location(load(found.name), node)
         indices = parts[0] if len(parts) == 1 else ast.Tuple(parts, ast.Load())
@@ -128,6 +132,22 @@ def _is_row_slice(node: ast.expr, index: str) -> bool:
     return False
 
 
+def _shift_of(part: ast.expr, index: str) -> int | None:
+    """What is added to the index: in `index + 1` one, in the index itself and in a dimension of one row nothing."""
+    match part:
+        case ast.BinOp(left=ast.Name(id=name), op=ast.Add() | ast.Sub() as sign, right=ast.Constant(value=int() as by)):
+            plain = name == index and not isinstance(by, bool)
+            return (by if isinstance(sign, ast.Add) else -by) if plain else None
+        case ast.BinOp(left=ast.Constant(value=int() as by), op=ast.Add(), right=ast.Name(id=name)):
+            return by if name == index and not isinstance(by, bool) else None
+    return 0 if is_name(part, index) or _is_row_slice(part, index) else None
+
+
+def _is_index(part: ast.expr, index: str) -> bool:
+    """Whether it is the index, with what is added to it, and no dimension of one row."""
+    return _shift_of(part, index) is not None and not _is_row_slice(part, index)
+
+
 def _without_index(part: ast.expr) -> ast.expr:
     """What is left of a part of an index for the row itself: a dimension of one row is a new one."""
     names = {one.id for one in ast.walk(part) if isinstance(one, ast.Name)}
@@ -135,13 +155,15 @@ def _without_index(part: ast.expr) -> ast.expr:
     return ast.copy_location(ast.Constant(None), part) if is_row else part
 
 
-def _place_of(index: str, slices: ast.expr) -> int | None:
+def _place_of(index: str, slices: ast.expr, *, shifted: bool = False) -> int | None:
     """The dimension at which an index has the loop's; counted from behind after `...`. None where it has none.
 
-    The other parts may be `:`, `...`, None and whole numbers, and nothing that is computed.
+    The other parts may be `:`, `...`, None and whole numbers, and nothing that is computed; `shifted` says that a whole
+    number may be added to the index.
     """
     parts = _parts(slices)
-    found = [place for place, part in enumerate(parts) if is_name(part, index) or _is_row_slice(part, index)]
+    shifts = [_shift_of(part, index) for part in parts]
+    found = [place for place, shift in enumerate(shifts) if shift is not None and (shifted or shift == 0)]
     if len(found) != 1 or not all(_is_simple(part) for place, part in enumerate(parts) if place != found[0]):
         return None
     before, behind = parts[: found[0]], parts[found[0] + 1 :]

@@ -73,11 +73,23 @@ def _parameters(callee: Any) -> tuple[str, ...]:
 def is_pure_layer(module: Any) -> bool:
     """Whether torch's own forward of it, without those of its children, only computes."""
     forward = type(module).forward
+    kind: Any = type(module)
     is_own = isinstance(forward, FunctionType) and forward.__module__.startswith(_LAYERS)
-    return is_own and not getattr(module, "inplace", False) and getattr(module, "max_norm", None) is None
+    is_plain = not getattr(module, "inplace", False) and getattr(module, "max_norm", None) is None
+    return is_own and is_plain and not (module.training and _asks_for_training(kind))
+
+
+@cache
+def _asks_for_training(kind: Any) -> bool:
+    """Whether any method of the layer reads `training`."""
+    from torch import nn
+
+    classes = (one for one in kind.__mro__ if one.__module__.startswith(_LAYERS) and one is not nn.Module)
+    methods = (value for one in classes for value in vars(one).values())
+    return any("training" in value.__code__.co_names for value in methods if isinstance(value, FunctionType))
 
 
 def runs_as_written(module: Any) -> bool:
-    """Whether calling it in evaluation mode runs its class's forward and nothing else."""
+    """Whether calling it runs its class's forward and nothing else."""
     hooks = (module._forward_hooks, module._forward_pre_hooks)
-    return not module.training and "forward" not in vars(module) and not any(any(one.values()) for one in hooks)
+    return "forward" not in vars(module) and not any(any(one.values()) for one in hooks)

@@ -105,15 +105,17 @@ class Purity:
             return False
         targets = getattr(node, "targets", [getattr(node, "target", None)])
         bodies = [*getattr(node, "body", []), *getattr(node, "orelse", [])]
-        inside = (
-            replace(self, callees={**self.callees, **self._modules_of(node)}) if isinstance(node, ast.For) else self
-        )
+        inside = self.inside(node) if isinstance(node, ast.For) else self
         parts = [getattr(node, name, None) for name in ("value", "test", "iter")]
         return (
             all(target is None or _binds_names_only(target) for target in targets)
             and all(self.of_expression(part) for part in parts if part is not None)
             and inside.of_statements(bodies)
         )
+
+    def inside(self, node: ast.For) -> Purity:
+        """What judges the body of this loop."""
+        return replace(self, callees={**self.callees, **self._modules_of(node)})
 
     def _modules_of(self, node: ast.For) -> dict[str, Sequence[Any]]:
         """The name in a loop over modules, `for layer in self.layers`, also enumerated, and what it stands for."""
@@ -190,6 +192,11 @@ class Purity:
             function=function, instances=instances, depth=self.depth - 1, may_raise=self.may_raise
         )  # fmt: skip
         return node is not None and inner.of_statements(node.body)
+
+    def resolve(self, node: ast.expr) -> Any:
+        """As `_resolve`, where it is the same for all instances; None otherwise."""
+        found = [one._resolve(node) for one in self._each()]
+        return found[0] if len(found) == 1 and found[0] is not _UNKNOWN else None
 
     def _resolve(self, node: ast.expr) -> Any:
         """What a name, or an attribute of one, stands for, where it is the same in each call."""

@@ -1,0 +1,176 @@
+"""Exits from loops, `if condition: break`, as flags: each later step runs `if not left`, which can be a choice.
+
+Only where going on after the exit is seen by nobody: the loop goes over what is there before it, its body only
+computes, and its index is not read behind it. `continue` needs no flag: what follows it becomes the other arm.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from exportdoctor.shims.rules.code_swap import ARM
+from exportdoctor.shims.rules.name_flow import bound_names, load, own_names
+from exportdoctor.shims.rules.pure_code import Purity
+
+LEFT, RESULT = f"{ARM}_left", f"{ARM}_result"
+"""How the names begin of a flag that says that a loop was left, and of what the function then returns."""
+_EXITS = ast.Break | ast.Continue | ast.Return
+_OVER = frozenset({"range", "enumerate", "reversed", "zip"})
+
+
+@dataclass
+class LoopExits:
+    """Rewrites the loops of one function; `is_open` says whether only a run can know a condition."""
+
+    purity: Purity
+    is_open: Callable[[ast.expr], bool]
+    count: int = 0
+
+    def of_function(self, node: ast.FunctionDef) -> None:
+        """Rewrites them in place."""
+        self._function = node
+        node.body = self._block(node.body, self.purity, returns=True)
+
+    def _block(self, statements: list[ast.stmt], purity: Purity, *, returns: bool = False) -> list[ast.stmt]:
+        """`returns` says that the loops in it are followed by the rest of the function alone."""
+        made: list[ast.stmt] = []
+        for one in statements:
+            if isinstance(one, ast.For):
+                made += self._loop(one, purity, returns=returns)
+                continue
+            for name in ("body", "orelse"):
+                if isinstance(one, ast.If) and isinstance(inner := getattr(one, name), list):
+                    setattr(one, name, self._block(inner, purity))
+            made.append(one)
+        return made
+
+    def _loop(self, loop: ast.For, purity: Purity, *, returns: bool) -> list[ast.stmt]:
+        inside = purity.inside(loop)
+        loop.body = self._block(loop.body, inside)
+        exits = {type(one) for part in loop.body for one in _parts_of_body(part) if isinstance(one, _EXITS)}
+        if not exits or loop.orelse or len(exits - {ast.Continue}) > 1 or (ast.Return in exits and not returns):
+            return [loop]
+        names = _Names(f"{LEFT}_{self.count + 1}", f"{RESULT}_{self.count + 1}")
+        self._asking: list[ast.expr] = []
+        body = self._without_exits(copy.deepcopy(loop.body), names)
+        if body is None or not inside.of_statements(loop.body) or _makes_functions(body):
+            return [loop]
+        if exits == {ast.Continue}:
+            loop.body = body
+            return [loop]
+        if not self._may_go_on(loop):
+            return [loop]
+        self.count += 1
+        no: list[ast.stmt] = [ast.Assign([ast.Name(names.left, ast.Store())], ast.Constant(False))]
+        goes_on = ast.UnaryOp(ast.Not(), load(names.left))
+        loop.body = [ast.If(goes_on, body, [])]
+        last: list[ast.stmt] = [ast.If(load(names.left), [ast.Return(load(names.result))], [])]
+        made = [*no, loop, *(last if ast.Return in exits else [])]
+        for one in (*no, *loop.body, *last):
+            _at_line_of(one, self._asking[-1])  # where it cannot be chosen between, it fails there
+        return made
+
+    def _may_go_on(self, loop: ast.For) -> bool:
+        """Whether the steps after the exit change nothing that anybody sees."""
+        index = {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
+        is_own = all(_is_read_in_loops_alone(name, self._function) for name in index)
+        return is_own and self.purity.of_expression(loop.iter) and self._is_there(loop.iter)
+
+    def _is_there(self, over: ast.expr) -> bool:
+        """Whether it can be gone over more than once."""
+        import torch
+
+        match over:
+            case ast.Call(func=ast.Name(id="range"), keywords=[]):
+                return True
+            case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _OVER:
+                return all(map(self._is_there, args))
+            case ast.Subscript(value=value, slice=ast.Slice()):
+                return self._is_there(value)
+        return isinstance(self.purity.resolve(over), list | tuple | torch.nn.ModuleList | torch.nn.Sequential)
+
+    def _without_exits(self, statements: Sequence[ast.stmt], names: _Names) -> list[ast.stmt] | None:
+        """The body with each exit as a flag, and what follows it in the other arm; None where it cannot be."""
+        for place, one in enumerate(statements):
+            if not any(isinstance(part, _EXITS) for part in _parts_of_body(one)):
+                continue
+            if not isinstance(one, ast.If) or not self.is_open(one.test) or not isinstance(one.body[-1], _EXITS):
+                return None
+            last, taken = one.body[-1], one.body[:-1]
+            rest = self._without_exits([*one.orelse, *statements[place + 1 :]], names)
+            if rest is None or any(isinstance(part, _EXITS) for each in taken for part in _parts_of_body(each)):
+                return None
+            made: list[ast.stmt] = [ast.If(one.test, [*taken, *_result_of(last, names)] or [ast.Pass()], rest)]
+            if not isinstance(last, ast.Continue):
+                truth = ast.UnaryOp(ast.Not(), ast.UnaryOp(ast.Not(), one.test))
+                flag = ast.Assign([ast.Name(names.left, ast.Store())], truth)
+                made = [flag, ast.If(load(names.left), made[0].body, rest)]  # type: ignore[attr-defined]
+            if not isinstance(last, ast.Continue):
+                self._asking.append(one.test)  # in the end the first one
+            return [*statements[:place], *(_at_line_of(each, one.test) for each in made)]
+        return list(statements)
+
+
+@dataclass(frozen=True)
+class _Names:
+    """Of the flag that says that a loop was left, and of the result of the function if it was left by `return`."""
+
+    left: str
+    result: str
+
+
+def _is_read_in_loops_alone(name: str, node: ast.AST) -> bool:
+    """Whether nothing has the name but loops over it."""
+    if isinstance(node, ast.For) and name in bound_names(node.target):
+        return True
+    parts = ast.iter_child_nodes(node)
+    return name not in own_names(node) and all(_is_read_in_loops_alone(name, one) for one in parts)
+
+
+def _result_of(last: ast.stmt, names: _Names) -> list[ast.stmt]:
+    if not isinstance(last, ast.Return):
+        return []
+    value = last.value if last.value is not None else ast.Constant(None)
+    return [ast.copy_location(ast.Assign([ast.Name(names.result, ast.Store())], value), last)]
+
+
+def _parts_of_body(node: ast.stmt) -> list[ast.AST]:
+    """It and what is inside of it, but for the exits of loops inside, which are their own, unless they return."""
+    if isinstance(node, ast.For | ast.While):
+        return [one for one in ast.walk(node) if not isinstance(one, ast.Break | ast.Continue)]
+    found: list[ast.AST] = [node]
+    for name in ("body", "orelse", "finalbody"):
+        for one in getattr(node, name, []) if isinstance(getattr(node, name, []), list) else []:
+            found += _parts_of_body(one)
+    handlers = [each for one in getattr(node, "handlers", []) for each in one.body]
+    return [*found, *(part for one in handlers for part in _parts_of_body(one))]
+
+
+def is_flag(node: ast.stmt) -> bool:
+    """Whether it says whether a loop is left: what it binds is only asked for its truth."""
+    match node:
+        case ast.Assign(targets=[ast.Name(id=name)]):
+            return name.startswith(LEFT)
+    return False
+
+
+def asks_for_flags(node: ast.AST) -> bool:
+    """Whether a branch on a flag is left, which Python would ask for its value."""
+    tests = (one.test for one in ast.walk(node) if isinstance(one, ast.If))
+    return any(isinstance(one, ast.Name) and one.id.startswith(LEFT) for test in tests for one in ast.walk(test))
+
+
+def _makes_functions(body: Sequence[ast.stmt]) -> bool:
+    """Whether a function is made in it, which may read names at another time."""
+    return any(isinstance(one, ast.Lambda | ast.FunctionDef) for part in body for one in ast.walk(part))
+
+
+def _at_line_of(node: ast.stmt, place: ast.expr) -> ast.stmt:
+    """The node, with the position of `place` where it and its parts have none."""
+    for one in ast.walk(node):
+        if isinstance(one, ast.stmt | ast.expr) and not hasattr(one, "lineno"):
+            ast.copy_location(one, place)
+    return node

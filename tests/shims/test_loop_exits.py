@@ -1,0 +1,282 @@
+"""A loop that is left where a tensor's value says so goes on in the program without changing anything."""
+
+from __future__ import annotations
+
+import copy
+import traceback
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
+
+
+class Newton(nn.Module):
+    """It ends where the steps are small, and tells how many there were."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, int]:
+        y, count = x.abs() + 1, 0
+        for _ in range(6):
+            new = 0.5 * (y + x.abs() / y)
+            if (new - y).abs().max().item() < 0.1:
+                break
+            y, count = new, count + 1
+        return y, count
+
+
+class Confident(nn.Module):
+    """It leaves the function after a layer, in training mode, with two results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        for number, layer in enumerate(self.layers):
+            x = layer(x)
+            if number > 0 and x.mean() > 0.1:
+                sure = x.sigmoid()
+                return sure, x + 1
+        return x, x * 2
+
+
+class Skipping(nn.Module):
+    """It skips steps, in a loop inside a loop that is left."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        total = x * 0
+        for step in range(3):
+            for shift in range(2):
+                y = x.roll(shift, -1) * (step + 1)
+                if y[:, 0].sum() < 0:
+                    total = total - 1
+                    continue
+                total = total + y
+            if total.max() > 4:
+                total = total / 2
+                break
+            elif total.min() < -9:  # noqa: RET508
+                break
+        return total
+
+
+class TwoLoops(nn.Module):
+    """Both have one index."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for step in range(3):
+            x = x + step
+            if x.sum() > 10:
+                break
+        for step in range(2):
+            x = x * (step + 2)
+            if x.sum() > 10:
+                break
+        return x
+
+
+def inputs() -> list[Tensor]:
+    torch.manual_seed(0)
+    drawn = [torch.randn(n, 4) * scale for n in (2, 3, 5) for scale in (0.1, 1, 3, 30)]
+    return [*drawn, *(sign * one.abs() for one in drawn for sign in (-1, 1)), torch.zeros(3, 4)]
+
+
+@pytest.mark.parametrize("make", [Newton, Confident, Skipping, TwoLoops])
+def test_the_program_answers_as_eager_wherever_the_loop_is_left(make: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    module = make()
+    untouched = copy.deepcopy(module)
+    call = ExportCall(module=module, args=(torch.randn(3, 4),), dynamic_shapes=({0: Dim.DYNAMIC},))
+    with pytest.raises(Exception, match="ata-dependent"):
+        export_program(call)
+    with torch.no_grad(), apply_shims([find("branch-as-where")], call) as changed:
+        program = export_program(changed).module()
+        for x in inputs():
+            torch.testing.assert_close(program(x), untouched(x))
+
+
+class ReadLater(nn.Module):
+    """The index says where it was left."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for step in range(4):  # noqa: B007
+            x = x * 2
+            if x.sum() > 10:
+                break
+        return x + step
+
+
+class Consuming(nn.Module):
+    """Who reads the iterator next sees how far the loop came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = [1, 2, 3, 4]
+
+    def forward(self, x: Tensor) -> Tensor:
+        left = iter(self.steps)
+        for step in left:
+            x = x + step
+            if x.sum() > 10:
+                break
+        return x + len(list(left))
+
+
+def endless() -> Iterator[int]:
+    number = 0
+    while True:
+        yield (number := number + 1)
+
+
+class Endless(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        for step in endless():
+            x = x + step
+            if x.sum() > 10:
+                break
+        return x
+
+
+class Collecting(nn.Module):
+    """How many it collects shows where it was left."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = []
+        for _ in range(3):
+            x = x + 1
+            found.append(x)
+            if x.sum() > 10:
+                break
+        return torch.stack(found)
+
+
+class Otherwise(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = x + 1
+            if x.sum() > 10:
+                break
+        else:
+            x = x - 7
+        return x
+
+
+class Counted(nn.Module):
+    """The layers count their calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Counting() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+            if x.sum() > 10:
+                break
+        return x
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = nn.Buffer(torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.add_(1)
+        return x + 1
+
+
+@pytest.mark.parametrize("make", [ReadLater, Consuming, Endless, Collecting, Otherwise, Counted])
+def test_a_loop_whose_later_steps_somebody_would_see_is_left_alone(make: Callable[[], nn.Module]) -> None:
+    call = ExportCall(module=make(), args=(torch.randn(3, 4),), dynamic_shapes=({0: Dim.DYNAMIC},))
+    with pytest.raises(NotApplicable), apply_shims([find("branch-as-where")], call):
+        pytest.fail("it applies")
+
+
+class RunningOut(nn.Module):
+    """The steps behind the exit have nothing to read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = [1.0, 2.0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        for step in range(4):
+            if x.abs().sum() >= 0:
+                break
+            x = x * self.table[step]
+        return x
+
+
+def test_a_step_that_cannot_run_behind_the_exit_is_refused_or_right() -> None:
+    module = RunningOut()
+    x = torch.randn(3, 4)
+    call = ExportCall(module=module, args=(x,), dynamic_shapes=({0: Dim.DYNAMIC},))
+    try:
+        with torch.no_grad(), apply_shims([find("branch-as-where")], call) as changed:
+            program = export_program(changed).module()
+    except Exception:
+        return
+    torch.testing.assert_close(program(x), module(x))
+
+
+class Growing(nn.Module):
+    """Each step gives another size."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = torch.cat((x, x))
+            if x.sum() > 10:
+                break
+        return x
+
+
+class Noting(nn.Module):
+    """What follows the loop does more than compute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = x + 1
+            if x.sum() > 10:
+                return x
+        self.seen += 1
+        return x * 2
+
+
+class Adding(nn.Module):
+    """A name that the loop binds is added to elsewhere."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x
+        for _ in range(3):
+            y = y * 2
+            if y.sum() > 10:
+                break
+        y += 1
+        return y
+
+
+@pytest.mark.parametrize("make", [Growing, Noting, Adding])
+def test_what_cannot_be_left_so_fails_at_its_condition(make: Callable[[], nn.Module]) -> None:
+    call = ExportCall(module=make(), args=(torch.randn(3, 4),), dynamic_shapes=({0: Dim.DYNAMIC},))
+    with pytest.raises(Exception, match=r"ata-dependent|does not|no function") as plain:
+        export_program(call)
+    with (
+        pytest.raises(Exception, match=r"ata-dependent|no function") as found,
+        apply_shims([find("branch-as-where")], call) as changed,
+    ):
+        export_program(changed)
+    if not isinstance(found.value, NotApplicable):
+        assert lines_of(found.value) == lines_of(plain.value)
+
+
+def lines_of(error: BaseException) -> list[int]:
+    steps = traceback.extract_tb(error.__traceback__)
+    return [one.lineno or 0 for one in steps if one.filename == __file__ and one.name == "forward"]
