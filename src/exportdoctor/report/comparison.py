@@ -71,7 +71,7 @@ def compare_reports(before: Report, after: Report) -> Comparison:
     one, other = _findings(before, both, untried), _findings(after, both, untried)
     gone = [finding for key, finding in one.items() if key not in other]
     come = [finding for key, finding in other.items() if key not in one]
-    moved = _moved(gone, come)
+    moved = _pair_moved(gone, come)
     return Comparison(
         before=before.run,
         after=after.run,
@@ -118,7 +118,7 @@ def _findings(report: Report, parts: list[str], untried: set[tuple[str, str]]) -
     return {across_runs(f): f for f in report.findings if f.part in parts and (f.part, f.module) not in untried}
 
 
-def _moved(gone: list[Finding], come: list[Finding]) -> list[tuple[Finding, Finding]]:
+def _pair_moved(gone: list[Finding], come: list[Finding]) -> list[tuple[Finding, Finding]]:
     """Pairs of one failure in one function; none where it is not clear which belong together."""
     pairs = [(was, now) for was in gone for now in come if _is_of_same_function(was, now)]
     return [
