@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
+
+import synthetic
 from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
+from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.run import events as ev
 from exportdoctor.core.run.run_state import fold
-from exportdoctor.report.wording import cost
+from exportdoctor.core.scan_options import ScanOptions
+from exportdoctor.report.wording import cost, export_command
 
 
 def _asked(name: str, *, answered: bool = True) -> list[ev.AnyEvent]:
@@ -30,3 +36,29 @@ def test_a_run_that_was_never_cut_off_asks_nothing_twice() -> None:
     report = fold([*_asked("a"), *_asked("a"), *_asked("b")]).report()
     assert (report.stats.asked_twice, report.stats.in_flight) == (0, 0)
     assert "twice" not in cost(report)
+
+
+PASSING = ev.PartFinished(part="default", verdict="passes", exporter="export", seconds=1, asked=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "python", "told"),
+    [
+        (("--python", "lane"), "/lane/bin/python", True),
+        (("--python=lane",), "/lane/bin/python", True),
+        ((), "/project/.venv/bin/python", False),  # which the next command takes by itself, too
+        (("--python", "own"), "", False),
+    ],
+)
+def test_commands_about_the_target_name_the_interpreter_that_was_given(
+    words: tuple[str, ...], python: str, *, told: bool
+) -> None:
+    target, command = TargetRef(ref="model"), ("exportdoctor", "scan", "model", *words)
+    started = ev.RunStarted(
+        run="run", target=target, options=ScanOptions(), version="0", command=command, python=python
+    )
+    finding = msgspec.structs.replace(synthetic.WINDOWS, locate="exportdoctor numbers model")
+    captured = synthetic.captured({"": "Model"}, part="default")
+    report = fold([started, captured, ev.FindingMade(finding=finding), PASSING]).report()
+    assert ("--python /lane/bin/python" in export_command(report.parts[0], report)) is told
+    assert report.findings[0].locate.endswith("numbers model --python /lane/bin/python" if told else "numbers model")

@@ -20,6 +20,7 @@ from exportdoctor.core.versions import installed_versions
 from exportdoctor.export.find_prescription import find_prescription
 from exportdoctor.export.install_files import check_output_path, draft_folder, install, write_draft
 from exportdoctor.export.shims_module import ModuleHeader, file_name, shims_module
+from exportdoctor.process.start_module import CARRIED
 from exportdoctor.shims import Shim, find, order_shims, registry
 from exportdoctor.store.run_folder import RunFolder
 
@@ -81,7 +82,11 @@ def test_no_prescription_is_told_with_the_scan_that_would_make_one(
     monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path))
     with pytest.raises(UsageError, match="has not been scanned") as caught:
         find_prescription(TINY, "vision")
-    assert f"exportdoctor scan {TINY} --part vision" in caught.value.hint
+    assert f"exportdoctor scan {TINY} --part vision, or" in caught.value.hint
+    monkeypatch.setenv(CARRIED, "/elsewhere")  # as under --python
+    with pytest.raises(UsageError) as caught:
+        find_prescription(TINY, "vision")
+    assert f"exportdoctor scan {TINY} --part vision --python {sys.executable}, or" in caught.value.hint
 
 
 @pytest.mark.parametrize(

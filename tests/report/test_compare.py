@@ -88,3 +88,28 @@ def test_a_run_of_one_submodule_is_said_to_be_one_first() -> None:
     assert found.same
     assert len(kept) < len(old.findings)
     assert render_comparison(found).splitlines()[1].startswith(f"One run scanned only {alone.name}: {name}")
+
+
+def test_a_failure_of_a_function_whose_lines_have_changed_is_in_both_and_not_gone_and_new() -> None:
+    old = report()
+    first, *others = old.findings
+    moved = msgspec.structs.replace(first, signature="1234", line=9_999)
+    new = msgspec.structs.replace(old, findings=(moved, *others))
+    found = compare_reports(old, new)
+    assert (found.findings_gone, found.findings_new, len(found.findings_moved)) == ((), (), 1)
+    assert not found.same
+    assert ":9999" in render_comparison(found)
+    twice = msgspec.structs.replace(moved, id="F9", signature="5678")  # which of the two it became is not known
+    unclear = compare_reports(old, msgspec.structs.replace(old, findings=(moved, twice, *others)))
+    assert (len(unclear.findings_gone), len(unclear.findings_new), unclear.findings_moved) == (1, 2, ())
+    for change in ({"function": "other"}, {"module": "other"}, {"function": None}):
+        other = msgspec.structs.replace(moved, **change)
+        found = compare_reports(old, msgspec.structs.replace(old, findings=(other, *others)))
+        assert (len(found.findings_gone), len(found.findings_new), found.findings_moved) == (1, 1, ())
+
+
+def test_runs_that_share_no_finding_are_not_said_to_have_none() -> None:
+    old = report()
+    new = msgspec.structs.replace(old, findings=())
+    assert "no findings" not in render_comparison(compare_reports(old, new)).lower()
+    assert "no findings in either" in render_comparison(compare_reports(new, new))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from exportdoctor.core.errors import ExportdoctorError, UsageError
 from exportdoctor.core.run.report import PartRecord
 from exportdoctor.core.scan_options import DEFAULTS
 from exportdoctor.core.versions import installed_version
+from exportdoctor.process.interpreter import handed_over
 from exportdoctor.store.runs import list_runs
 
 _REPORT = "report.json"
@@ -53,14 +55,13 @@ def find_prescription(target: str, part: str) -> tuple[str, ...]:
             f"No scan of {target} found shims with which part {part} exports",
             hint="Name shims with --shims a+b; see: exportdoctor shims list",
         )
-    if others:
-        raise UsageError(
-            f"Part {part} of {target} was scanned with {others}: what it needs here is not known",
-            hint=f"Run: exportdoctor scan {target} --part {part}, or name the shims with --shims a+b or --shims none",
-        )
+    under = ("--python", python) if (python := handed_over()) else ()
+    command = shlex.join(("exportdoctor", "scan", target, "--part", part, *under))
     raise UsageError(
-        f"Part {part} of {target} has not been scanned, so the shims it needs are not known",
-        hint=f"Run: exportdoctor scan {target} --part {part}, or name the shims with --shims a+b or --shims none",
+        f"Part {part} of {target} was scanned with {others}: what it needs here is not known"
+        if others
+        else f"Part {part} of {target} has not been scanned, so the shims it needs are not known",
+        hint=f"Run: {command}, or name the shims with --shims a+b or --shims none",
     )
 
 

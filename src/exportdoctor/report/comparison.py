@@ -9,6 +9,7 @@ import msgspec
 
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.identity import across_runs
+from exportdoctor.core.run.lane_matrix import FailureName
 from exportdoctor.core.run.report import PartRecord, Report
 from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas, Style
@@ -28,6 +29,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """What differs from the first run to the second. Findings are named by part, module, place and exception.
 
+    `findings_moved` are the same failure in the same function, of which the line or the message is another.
     `only` are submodules beside which one run scanned nothing of their part: there what was not tried is left out.
     `unfinished` are runs that did not come to their end: what they have not asked is left out as well.
     """
@@ -39,6 +41,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     modules: tuple[Change, ...] = ()
     findings_gone: tuple[str, ...] = ()
     findings_new: tuple[str, ...] = ()
+    findings_moved: tuple[Change, ...] = ()
     findings_same: int = 0
     only: tuple[str, ...] = ()
     unfinished: tuple[str, ...] = ()
@@ -46,7 +49,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def same(self) -> bool:
         """Whether parts, modules and findings are as they were, which only runs that came to their end show."""
-        return not (self.parts or self.modules or self.findings_gone or self.findings_new or self.unfinished)
+        found = self.findings_gone or self.findings_new or self.findings_moved
+        return not (self.parts or self.modules or found or self.unfinished)
 
 
 def compare_reports(before: Report, after: Report) -> Comparison:
@@ -65,14 +69,20 @@ def compare_reports(before: Report, after: Report) -> Comparison:
         if module.status == "not_asked"
     }
     one, other = _findings(before, both, untried), _findings(after, both, untried)
+    gone = [finding for key, finding in one.items() if key not in other]
+    come = [finding for key, finding in other.items() if key not in one]
+    moved = _pair_moved(gone, come)
     return Comparison(
         before=before.run,
         after=after.run,
         environment=_changes(*environments) if all(environments) else (),
         parts=_changes(*({name: _verdict(part) for name, part in parts.items()} for parts in told)),
         modules=tuple(change for name in both for change in _modules(old[name], new[name])),
-        findings_gone=tuple(_describe(finding) for key, finding in one.items() if key not in other),
-        findings_new=tuple(_describe(finding) for key, finding in other.items() if key not in one),
+        findings_gone=tuple(_describe(finding) for finding in gone if not any(finding is was for was, _ in moved)),
+        findings_new=tuple(_describe(finding) for finding in come if not any(finding is now for _, now in moved)),
+        findings_moved=tuple(
+            Change(what=_describe(was), before=wording.place(was), after=wording.place(now)) for was, now in moved
+        ),
         findings_same=len(one.keys() & other.keys()),
         only=tuple(
             dict.fromkeys(f"{part.name}: {name}" for part in (*before.parts, *after.parts) for name in part.only)
@@ -108,6 +118,22 @@ def _findings(report: Report, parts: list[str], untried: set[tuple[str, str]]) -
     return {across_runs(f): f for f in report.findings if f.part in parts and (f.part, f.module) not in untried}
 
 
+def _pair_moved(gone: list[Finding], come: list[Finding]) -> list[tuple[Finding, Finding]]:
+    """Pairs of one failure in one function; none where it is not clear which belong together."""
+    pairs = [(was, now) for was in gone for now in come if _is_of_same_function(was, now)]
+    return [
+        (was, now)
+        for was, now in pairs
+        if sum(one is was for one, _ in pairs) == 1 and sum(other is now for _, other in pairs) == 1
+    ]
+
+
+def _is_of_same_function(was: Finding, now: Finding) -> bool:
+    places = [(one.part, one.module, one.kind, one.function) for one in (was, now)]
+    names = [FailureName(exception=one.exception.type, message=one.exception.message) for one in (was, now)]
+    return was.function is not None and places[0] == places[1] and names[0].is_same(names[1])
+
+
 def _describe(finding: Finding) -> str:
     return f"{finding.part}: {wording.culprit_line(finding)}: {finding.exception.type.rpartition('.')[2]}"
 
@@ -129,9 +155,10 @@ def render_comparison(found: Comparison, style: Style | None = None) -> str:
     for title, findings in (("gone", found.findings_gone), ("new", found.findings_new)):
         for finding in findings:
             canvas.paragraph(wording.plain(f"finding {title}: {finding}"), hang=4, colour="title")
-    same = wording.finding_count(found.findings_same)
+    for change in found.findings_moved:
+        canvas.paragraph(wording.plain(wording.moved_finding(change.what, change.after)), hang=4, colour="title")
     if found.findings_same or not found.unfinished:
-        canvas.paragraph(f"Same verdicts; {same} in both." if found.same else f"In both runs: {same}.")
+        canvas.paragraph(wording.findings_in_both(found.findings_same, same_verdicts=found.same))
     return canvas.text()
 
 

@@ -142,7 +142,7 @@ def render_end(report: Report, style: Style) -> str:
             canvas.table([(Span(command), Span(what, "dim")) for command, what in rows], indent=2)
         else:
             for command, what in rows:
-                canvas.code(command, indent=2, colour="")
+                canvas.unbroken(command, indent=2)
                 canvas.paragraph(what, indent=6, colour="dim")
     return "\n" + canvas.text() if commands else ""
 

@@ -56,7 +56,7 @@ PROGRAM_CODE = Hook(
     api="torch.export.exported_program._create_graph_module_for_export",
     used_for="noticing that the code of a program, which is compiled once for speed, is no Python",
     lost="an export that fails for that is told as one that passes",
-    seen_on=("2.13.0",),
+    seen_on=("2.13.0", "2.14.1"),
     is_there=_makes_program_code,
 )
 

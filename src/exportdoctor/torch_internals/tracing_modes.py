@@ -135,7 +135,7 @@ REFUSALS = Hook(
     api="torch._export.non_strict_utils._NonStrictTorchFunctionHandler.__torch_function__, ShapeEnv.evaluate_expr",
     used_for="exceptions that only an export raises, and that the model's own code catches",
     lost="such exceptions are not told",
-    seen_on=("2.13.0",),
+    seen_on=("2.13.0", "2.14.1"),
     is_there=_has_handler,
 )
 

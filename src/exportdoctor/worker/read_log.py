@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import random
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from importlib.util import source_from_cache
 from itertools import islice
 from pathlib import Path
@@ -25,6 +24,7 @@ from exportdoctor.core import file_hash
 from exportdoctor.core.failure.frames import OUR_FOLDER, is_local_file, is_user_file
 from exportdoctor.core.patch_attribute import patch_attributes
 from exportdoctor.worker.call_listener import CallListener
+from exportdoctor.worker.drawn_numbers import OUR_WRAPPERS, DrawnNumbers
 
 _NOT_FILES = ("/proc/", "/sys/", "/dev/", "/memfd:")
 # what the shell counts, and our own
@@ -59,8 +59,7 @@ class ReadLog:
         self._mapped: set[bytes] = set()
         self._environment: dict[str, str] = {}
         self._older: set[str | None] = set()
-        self._state_of_chance: list[object] = []
-        self._seeded: set[int] = set()
+        self._draws = DrawnNumbers(lambda: self._never("chance"))
         self.listener = CallListener(self._never)
         self._is_looking = False
         self._is_on = False
@@ -96,13 +95,12 @@ class ReadLog:
         self.known.update(known)
 
     def _take_state(self) -> None:
-        self._state_of_chance = _state_of_chance()
+        self._draws.start_anew()
         self._older = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
 
     def start_attempt(self) -> int:
-        """How much is known before it; a fork's generator of random numbers has just been seeded anew, by chance."""
-        self._state_of_chance = _state_of_chance()
-        self._seeded.discard(0)
+        """How much is known before it."""
+        self._draws.start_in_fork()
         return len(self.known)
 
     @contextmanager
@@ -122,24 +120,9 @@ class ReadLog:
                 self._note_file(path)
             return look(path, *args, **kwargs)
 
-        patches = [(kind, "__getitem__", read_variable), (os, "stat", look_at), *self._seed_wrappers()]
+        patches = [(kind, "__getitem__", read_variable), (os, "stat", look_at), *self._draws.wrappers()]
         with patch_attributes(patches):
             yield
-
-    def _seed_wrappers(self) -> Iterator[tuple[Any, str, Any]]:
-        """Wrappers of what gives a generator of random numbers its state."""
-        numpy: Any = sys.modules.get("numpy")
-        places = [(0, random, "seed"), (0, random, "setstate")]
-        places += [(1, numpy.random, "seed"), (1, numpy.random, "set_state")] if hasattr(numpy, "random") else []
-        for index, module, name in places:
-            yield module, name, partial(self._give_state, index, getattr(module, name))
-
-    def _give_state(self, index: int, give: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self._note_chance()  # what was drawn before
-        given = give(*args, **kwargs)
-        has_value = any(value is not None for value in (*args, *kwargs.values()))
-        (self._seeded.add if has_value else self._seeded.discard)(index)
-        return given
 
     def note_working_folder(self) -> None:
         """The user's code runs, and may ask where it is."""
@@ -150,7 +133,7 @@ class ReadLog:
         self._note_modules()
         self._note_failed_imports()
         self._note_mapped_files()
-        self._note_chance()
+        self._draws.look()
         if self.listener.was_stopped():
             self._never("the clock or chance may have been asked where another profiler ran")
         return dict(islice(self.known.items(), since, None))
@@ -264,12 +247,6 @@ class ReadLog:
                 self._note_file(path)
         self._mapped |= mapped
 
-    def _note_chance(self) -> None:
-        """Numbers drawn from a generator that nobody seeded."""
-        for index, (before, now) in enumerate(zip(self._state_of_chance, _state_of_chance(), strict=True)):
-            if before is not None and before != now and index not in self._seeded:
-                self._never("chance")
-
     def _never(self, reason: str) -> None:
         self.known.setdefault(file_hash.UNRECORDED + reason, "-")
 
@@ -302,13 +279,6 @@ def _is_system_library(path: str) -> bool:
     return ".so" in os.path.basename(path) and path.startswith(sys.prefix)
 
 
-def _state_of_chance() -> list[object]:
-    """Of Python's generator of random numbers and of numpy's."""
-    numpy: Any = sys.modules.get("numpy")
-    drawn = numpy.random.get_state() if numpy is not None and hasattr(numpy, "random") else None
-    return [random.getstate(), (drawn[1].tobytes(), drawn[2:]) if drawn else None]
-
-
 def _is_by_user() -> bool:
     """Whether the user's own code is on the stack, above ours; not where Python looks for modules or packages."""
     frame: FrameType | None = sys._getframe(1)
@@ -317,7 +287,7 @@ def _is_by_user() -> bool:
         if path.startswith(("<frozen importlib", _PACKAGE_SEARCH)):
             return False
         if path.startswith(OUR_FOLDER):
-            if path != __file__:
+            if path not in (__file__, OUR_WRAPPERS):
                 return False
         elif not path.startswith("<") and is_local_file(path):
             return True

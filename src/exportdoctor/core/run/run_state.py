@@ -5,8 +5,11 @@ Folding is deterministic and never raises on a decoded event, so that a run that
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+import msgspec
 
 from exportdoctor.core.errors import ExitCode
 from exportdoctor.core.failure.finding import Finding
@@ -121,7 +124,7 @@ class RunState:
                 if part in self.parts:
                     self.parts[part].judged.update(dict.fromkeys(fqns, event))
             case ev.FindingMade(finding=finding):
-                self.findings[finding.id] = finding
+                self.findings[finding.id] = self._locate_under_python(finding)
             case ev.PartFinished(part=part):
                 if part in self.parts:
                     self.parts[part].finished = event
@@ -133,6 +136,13 @@ class RunState:
                 self.running.clear()
         return self
 
+    def _locate_under_python(self, finding: Finding) -> Finding:
+        """With the interpreter that was given in the command that locates it, if there is one."""
+        python = _given_python(self.started)
+        if not finding.locate or not python:
+            return finding
+        return msgspec.structs.replace(finding, locate=f"{finding.locate} {shlex.join(python)}")
+
     def report(self) -> Report:
         """The report of what is known now."""
         parts = tuple(part.record() for part in self.parts.values())
@@ -142,7 +152,7 @@ class RunState:
             run=started.run if started else "",
             target=TargetRecord(
                 ref=started.target.ref if started else "",
-                options=started.target.options.flags if started else (),
+                options=_options_of(started) if started else (),
                 in_memory=started is not None and not started.command,
                 weights=opened.weights if opened else "",
                 device=opened.device if opened else "",
@@ -195,3 +205,14 @@ def fold(events: list[ev.AnyEvent] | tuple[ev.AnyEvent, ...]) -> RunState:
     for event in events:
         state.apply(event)
     return state
+
+
+def _options_of(started: ev.RunStarted) -> tuple[str, ...]:
+    """The options with which another command builds the same target, under the interpreter that was given."""
+    return (*started.target.options.flags, *_given_python(started))
+
+
+def _given_python(started: ev.RunStarted | None) -> tuple[str, ...]:
+    if started is None or not started.python:
+        return ()
+    return ("--python", started.python) if any(w.partition("=")[0] == "--python" for w in started.command) else ()

@@ -212,6 +212,18 @@ def cost(report: Report) -> str:
     return ", ".join(pieces)
 
 
+def findings_in_both(number: int, *, same_verdicts: bool) -> str:
+    """How many findings two runs share."""
+    if same_verdicts:
+        return f"Same verdicts; {finding_count(number)} in {'both' if number else 'either'}."
+    return f"In both runs: {finding_count(number)}." if number else "No finding is unchanged in both runs."
+
+
+def moved_finding(finding: str, after: str) -> str:
+    """A finding that is the same failure in the second run, of another line or message; `after` is its place there."""
+    return f"finding in both, with another line or message: {finding}; in the second run at {after}"
+
+
 def unfinished_run(run: str) -> str:
     """Said of a run that is compared with another one."""
     return f"{run} did not come to its end: what it has not asked is not compared."
