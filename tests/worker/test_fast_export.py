@@ -312,3 +312,26 @@ def test_a_node_notes_its_memory_format_only_where_asking_may_add_a_guard(
     formats = [node.meta["tensor_meta"].memory_format for node in program.graph.nodes if "tensor_meta" in node.meta]
     assert formats
     assert any(formats) == noted
+
+
+RUNS: list[int] = []
+
+
+class Counted(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        RUNS.append(len(x))
+        return (x[x > 0] * 2).sum()
+
+
+def test_a_program_that_is_made_again_is_compared_once() -> None:
+    """Also the small model's proof of thirty input sets was made twice."""
+    runs = []
+    probe = Probe(part="default", fqn="", to="run")
+    for made in (attempt_fast, attempt):
+        part = capture_root_only(part_of((Counted(), (torch.randn(6),), None)))
+        RUNS.clear()
+        outcome = made(part, probe)
+        runs.append(len(RUNS))
+    assert outcome is not None
+    assert outcome.passed
+    assert runs[0] < runs[1] / 2

@@ -36,7 +36,7 @@ from exportdoctor.torch_internals.dynamo_frames import keep_interpreter_frames
 from exportdoctor.torch_internals.graph_modules import finish_graphs
 from exportdoctor.torch_internals.shape_env import NEW_SYMBOLS
 from exportdoctor.worker.attempt.cost import CostSamples, watch_cost
-from exportdoctor.worker.attempt.fast_export import ExportContext, FastExport
+from exportdoctor.worker.attempt.fast_export import FastExport, InDoubt
 from exportdoctor.worker.attempt.fixed_axes import find_fixed_axes, find_refusing_guard
 from exportdoctor.worker.attempt.opaque_children import blames_opaque_op, replace_children
 from exportdoctor.worker.attempt.shimmed_export import shimmed_export
@@ -105,18 +105,24 @@ def attempt_fast(part: PartCapture, probe: Probe, *, shim_files: Sequence[str] =
     if not EXPORTERS[probe.exporter].has_fast_path:
         return attempt(part, probe, shim_files=shim_files)
     fast = FastExport()
-    outcome = _Attempt(part=part, probe=probe, shim_files=shim_files, around_export=fast.within).run()
+    try:
+        outcome = _Attempt(part=part, probe=probe, shim_files=shim_files, fast=fast).run()
+    except InDoubt:
+        return None
     return None if fast.may_differ(outcome) else outcome
 
 
 @dataclass(kw_only=True)
 class _Attempt:
-    """A probe while it runs, and what is recorded of it: attribute reads, children kept, symbols and guards."""
+    """A probe while it runs, and what is recorded of it: attribute reads, children kept, symbols and guards.
+
+    With shortcuts, `fast`, it raises InDoubt where a check was skipped and more than the export is asked.
+    """
 
     part: PartCapture
     probe: Probe
     shim_files: Sequence[str]
-    around_export: ExportContext = nullcontext
+    fast: FastExport | None = None
     started: float = field(default_factory=time.perf_counter)
     reads: set[tuple[str, str]] | None = None
     kept: tuple[str, ...] = ()
@@ -170,11 +176,12 @@ class _Attempt:
             if probe.shims or probe.to in ("run", "compare"):
                 return self._export_with_shims(shapes)
             with watch_cost(probe, sys._getframe()) as cost:
-                with self.around_export():
+                with self._shortcuts():
                     program = EXPORTER_CALLS[probe.exporter](module, call.args, call.kwargs, shapes)
                 self._refuse_cost(cost, "export", ())
                 if probe.to not in _LATER or not EXPORTERS[probe.exporter].makes_program:
                     return {}, ()
+                self._require_checks()
                 later = run_later_stages(program, module, call, probe)
                 self._refuse_cost(cost, "decompose" if probe.to == "decomposed" else "translate", ("export",))
                 return later, ()
@@ -192,15 +199,23 @@ class _Attempt:
             probe,
             files=self.shim_files,
             axes=self.part.built.axes,
-            saving=self.around_export,
+            saving=self._shortcuts,
             go_on=go_on,
-            see=self._see_sizes,
+            see=self._see_program,
             see_refused=self._see_refused,
         )
         return later, rows
 
-    def _see_sizes(self, program: Any, given: ExportCall) -> None:
+    def _shortcuts(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.fast is None else self.fast.within()
+
+    def _require_checks(self) -> None:
+        if self.fast is not None:
+            self.fast.require_checks()
+
+    def _see_program(self, program: Any, given: ExportCall) -> None:
         """Note which sizes are constants in the program of the part's root."""
+        self._require_checks()
         if self.probe.fqn == self.part.prefix:
             call = self._export_call(shapes_for(self.part, self.probe, self.module))
             self.fixed = find_fixed_axes(program, call, given, self.part.built.axes)
@@ -287,7 +302,7 @@ class _Attempt:
 
     def _find_value_origin(self, chain: tuple[BaseException, ...]) -> Frame | None:
         """The line that made a value which torch refused when the forward was over."""
-        again = dataclasses.replace(self, around_export=nullcontext)
+        again = dataclasses.replace(self, fast=None)
         strict = EXPORTERS[self.probe.exporter].traces_with_dynamo
         return find_value_origin(chain, partial(self._run_and_raise, chain) if strict else again._export, self.module)
 

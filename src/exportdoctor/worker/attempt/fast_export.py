@@ -6,8 +6,8 @@ attempt is made again without shortcuts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +30,9 @@ from exportdoctor.torch_internals.tracing_modes import has_global_hooks
 from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.capture.session import PartCapture
 
-ExportContext = Callable[[], AbstractContextManager[None]]
-"""Surrounds an export: `FastExport.within`, or nothing."""
+
+class InDoubt(BaseException):
+    """Ends an attempt after its export, in which a check was skipped: what would follow is better done once."""
 
 
 @dataclass
@@ -39,6 +40,11 @@ class FastExport:
     """The shortcuts of one attempt. `checks_skipped`: something was left out that might have raised an error."""
 
     checks_skipped: bool = False
+
+    def require_checks(self) -> None:
+        """Raises InDoubt where a check was skipped."""
+        if self.checks_skipped:
+            raise InDoubt
 
     @contextmanager
     def within(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ import dataclasses
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import msgspec
@@ -27,7 +27,6 @@ from exportdoctor.torch_internals.program_checks import guard_texts, guards_of, 
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
 from exportdoctor.torch_internals.tensor_subclasses import name_with_functions
 from exportdoctor.torch_internals.trees import tree_leaves
-from exportdoctor.worker.attempt.fast_export import ExportContext
 from exportdoctor.worker.attempt.torchscript import export_torchscript
 from exportdoctor.worker.export.program_file import why_unloadable
 from exportdoctor.worker.prove.caught_in_export import caught_in_eager, note_caught, watch_export
@@ -56,7 +55,7 @@ def shimmed_export(
     *,
     files: Sequence[str],
     axes: Any,
-    saving: ExportContext,
+    saving: Callable[[], AbstractContextManager[None]],
     go_on: Callable[[Any], None] = lambda program: None,
     see: Callable[[Any, ExportCall], None] = lambda program, given: None,
     see_refused: Callable[[Any, ExportCall, InputSet, Agreement], None] = lambda program, given, one, row: None,
