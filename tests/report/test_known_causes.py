@@ -27,6 +27,13 @@ class Copied(nn.Module):
     def forward(self, x):
         return x + copy.deepcopy(x)
 
+class Held(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.state = {"shift": torch.zeros(4)}
+    def forward(self, x):
+        return x + copy.deepcopy(self.state)["shift"]
+
 class Addressed(nn.Module):
     def forward(self, x):
         return x * 2 if x.data_ptr() % 2 == 0 else x
@@ -111,8 +118,13 @@ class All(nn.Module):
     def __init__(self):
         super().__init__()
         self.parts = nn.ModuleDict({kind.__name__: kind() for kind in (
+<<<<<<< HEAD
             Copied, Addressed, Drawn, Root, Scaled, Placed, Written, Read, Random, Hot, Listed, Numpy,
             Combined, Put, Table, Texted)})
+=======
+            Copied, Held, Addressed, Drawn, Root, Scaled, Placed, Written, Read, Random, Hot, Listed, Numpy,
+            Combined, Put, Table)})
+>>>>>>> help-a
         self.named, self.typed = Named(), Typed()
         self.packed = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(4, 4)), {nn.Linear})
     def forward(self, x):
@@ -126,6 +138,7 @@ def build():
 
 SAID = {
     "parts.Copied": "in place of `copy.deepcopy(x)`",
+    "parts.Held": "in place of `copy.deepcopy(self.state)`",
     "parts.Addressed": "Leave out `x.data_ptr()`",
     "parts.Drawn": "Write `torch.empty(size).normal_(generator=g)`",
     "parts.Root": "Write `x.shape[0] ** 0.5` in place of `np.sqrt`",

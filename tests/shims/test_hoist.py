@@ -131,8 +131,19 @@ class Cropped(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         longest = int(lengths.max().item())
-        shortest = min(int(length) for length in lengths.tolist())
-        return x[:longest].sum(0) * shortest
+        heights = [int(length) for length in lengths.tolist()]
+        return x[:longest].sum(0) * min(heights)
+
+
+class Typed(nn.Module):
+    """`int` in another function is a dtype."""
+
+    def ones(self) -> Tensor:
+        return torch.ones(4, dtype=int)  # type: ignore[call-overload,no-any-return]
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        longest = lengths.max().item()
+        return (x[:longest] if longest > 1 else x).sum(0) * self.ones()
 
 
 class Reshaped(nn.Module):
@@ -207,6 +218,7 @@ def call_of(module: nn.Module, inputs: list[Any], shapes: Any) -> ExportCall:
         (make_local, grids((4, 4), (4, 6), (6, 2)), (_FREE, None), "hoist"),
         (Padded, lengths((3, 5), (2, 7), (9, 9)), (None, None), "hoist-numbers"),
         (Cropped, lengths((3, 4), (2, 3), (4, 3)), (None, None), "hoist-numbers"),
+        (Typed, lengths((3, 4), (2, 3), (4, 3)), (None, None), "hoist-numbers"),
         (Reshaped, grids((4, 4), (4, 6), (6, 2)), (_FREE, None), "hoist-numbers"),
         (Split, pair_of_images((2, 3, 4, 2), (3, 3, 2, 2), (5, 1, 2, 6)), (_FREE, None), "hoist-numbers"),
         (Listed, grids((4, 4), (4, 6), (6, 2)), (_FREE, None), "hoist-numbers"),

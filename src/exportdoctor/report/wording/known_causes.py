@@ -285,6 +285,7 @@ _CAUSES = (
         ),
     ),
     _Cause(FailureKind.PYTHON_ERROR, r"Cannot access data pointer of Tensor", _without_memory),
+    _Cause(FailureKind.PYTHON_ERROR, r"argument of type: <class 'torch\.storage\.UntypedStorage'>", _without_memory),
     _Cause(
         FailureKind.PYTHON_ERROR,
         r"__torch__\.torch\.classes\.([\w.]+).* does not have a field with name '__obj_flatten__'",

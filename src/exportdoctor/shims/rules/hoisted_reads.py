@@ -23,6 +23,7 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall, Inputs, Named
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.clean_values import follow_values
+from exportdoctor.shims.rules.code_swap import all_code
 from exportdoctor.shims.rules.hoisted_results import HoistedResult, describe_results
 from exportdoctor.shims.rules.more_inputs import Recorded, is_made_here, taking_more
 from exportdoctor.shims.rules.tensor_sizes import replace_sizes
@@ -45,6 +46,8 @@ class _Read:
     line: int
     number: int
     namespace: dict[str, Any] = field(compare=False)
+    has_int: bool = field(compare=False)
+    """Whether the code there names `int`."""
     result: Any = field(default=None, compare=False)
     clean: bool = field(default=False, compare=False)
 
@@ -59,7 +62,8 @@ def _watch_reads(answer: Callable[[_Read, Callable[[], Any]], Any]) -> Iterator[
 
     def ask(name: str, frame: FrameType, compute: Callable[[], Any]) -> Any:
         place = name, frame.f_code.co_filename, frame.f_lineno
-        read = _Read(*place, counts[place], frame.f_globals)
+        has_int = name == "__int__" or any("int" in code.co_names for code in all_code(frame.f_code))
+        read = _Read(*place, counts[place], frame.f_globals, has_int)
         counts[place] += 1
         return answer(read, compute)
 
@@ -170,7 +174,7 @@ def _compute_inputs(module: Any, reads: Mapping[_Read, HoistedResult], named: Na
 def _symbolic_int(reads: Iterable[_Read]) -> AbstractContextManager[None]:
     """Python's `int` gives a symbolic size where a tensor is read by it, or where it is called on a number that was
     read: `int(lengths.max().item())`."""
-    return symbolic_int(read.namespace for read in reads)
+    return symbolic_int(read.namespace for read in reads if read.has_int)
 
 
 @contextmanager
