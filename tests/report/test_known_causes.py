@@ -118,13 +118,8 @@ class All(nn.Module):
     def __init__(self):
         super().__init__()
         self.parts = nn.ModuleDict({kind.__name__: kind() for kind in (
-<<<<<<< HEAD
-            Copied, Addressed, Drawn, Root, Scaled, Placed, Written, Read, Random, Hot, Listed, Numpy,
-            Combined, Put, Table, Texted)})
-=======
             Copied, Held, Addressed, Drawn, Root, Scaled, Placed, Written, Read, Random, Hot, Listed, Numpy,
-            Combined, Put, Table)})
->>>>>>> help-a
+            Combined, Put, Table, Texted)})
         self.named, self.typed = Named(), Typed()
         self.packed = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(4, 4)), {nn.Linear})
     def forward(self, x):
