@@ -253,7 +253,7 @@ def domain_details(domain: SizeDomain) -> Iterator[str]:
     for trial in domain.trials:
         told = [one for one in trial.answers if one.outcome == "refuses" and not trial.eager and trial.condition < 0]
         if trial.eager and trial.condition < 0 and trial.answers[0].outcome == "refuses":
-            yield f"{trial.inputs}: {_refused(trial)}: {trial.eager}"
+            yield f"{trial.inputs}: {_refusal_words(trial)}: {trial.eager}"
         for one in told[:1]:
             yield f"{trial.inputs}: {one.stage} refuses what eager answers: {one.message}"
         for one in trial.answers:
@@ -282,10 +282,10 @@ def _end_of(trial: SizeTrial, condition: SizeCondition) -> str:
         return "wrong, and refused by nothing"
     if trial.answers[0].outcome != "refuses":
         return "not refused"
-    return _refused(trial)
+    return _refusal_words(trial)
 
 
-def _refused(trial: SizeTrial) -> str:
+def _refusal_words(trial: SizeTrial) -> str:
     """That the program refuses these inputs, and which later stages answer them though eager refuses them, too."""
     if not trial.eager:
         return "refused"
