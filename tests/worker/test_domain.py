@@ -142,6 +142,14 @@ def open_axes(domain: SizeDomain) -> dict[str, str]:
     return dict(row for axis, row in zip(domain.axes, axis_rows(domain), strict=True) if not axis.fixed)
 
 
+@pytest.mark.parametrize("later", ["refuses", "alone"])
+def test_sizes_that_a_later_stage_answers_are_not_told_as_refused_alone(later: Any) -> None:
+    answers = (StageAnswer(stage="exported program", outcome="refuses"), StageAnswer(stage="a file", outcome=later))
+    told = [*domain_details(SizeDomain(trials=(SizeTrial(inputs="batch 0", answers=answers, eager="Error: no"),)))]
+    but = ", but answered by a file" if later == "alone" else ""
+    assert f"batch 0: refused, as by eager{but}: Error: no" in told
+
+
 def test_sizes_of_which_one_describes_the_other_are_varied_together() -> None:
     domain = small_domain(Pictures(), (torch.randn(12, 3), torch.full((3, 2), 2)))
     assert open_axes(domain) == {"patches[0]": "multiples of 4 from 4; grid[0] follows"}

@@ -253,7 +253,7 @@ def domain_details(domain: SizeDomain) -> Iterator[str]:
     for trial in domain.trials:
         told = [one for one in trial.answers if one.outcome == "refuses" and not trial.eager and trial.condition < 0]
         if trial.eager and trial.condition < 0 and trial.answers[0].outcome == "refuses":
-            yield f"{trial.inputs}: refused, as by eager: {trial.eager}"
+            yield f"{trial.inputs}: {_refusal_words(trial)}: {trial.eager}"
         for one in told[:1]:
             yield f"{trial.inputs}: {one.stage} refuses what eager answers: {one.message}"
         for one in trial.answers:
@@ -282,7 +282,15 @@ def _end_of(trial: SizeTrial, condition: SizeCondition) -> str:
         return "wrong, and refused by nothing"
     if trial.answers[0].outcome != "refuses":
         return "not refused"
-    return "refused, as by eager" if trial.eager else "refused"
+    return _refusal_words(trial)
+
+
+def _refusal_words(trial: SizeTrial) -> str:
+    """That the program refuses these inputs, and which later stages answer them though eager refuses them, too."""
+    if not trial.eager:
+        return "refused"
+    others = " and ".join(one.stage for one in trial.answers if one.outcome == "alone")
+    return f"refused, as by eager, but answered by {others}" if others else "refused, as by eager"
 
 
 def boundary_lines(domain: SizeDomain) -> Iterator[str]:
