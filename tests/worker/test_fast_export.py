@@ -11,10 +11,12 @@ import torch
 from torch import nn
 from torch.export import Dim
 
+from exportdoctor.core.records.outcome import OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run.events import ProbeFinished, ProbeStarted
 from exportdoctor.targets.built import BuiltPart
 from exportdoctor.torch_internals.graph_modules import finish_graphs
+from exportdoctor.worker.attempt import shimmed_export
 from exportdoctor.worker.attempt.export_attempt import attempt, attempt_fast
 from exportdoctor.worker.attempt.fast_export import FastExport, has_no_side_effects
 from exportdoctor.worker.capture.session import capture_part, capture_root_only
@@ -335,3 +337,25 @@ def test_a_program_that_is_made_again_is_compared_once() -> None:
     assert outcome is not None
     assert outcome.passed
     assert runs[0] < runs[1] / 2
+
+
+class CountedRows(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        RUNS.append(len(x))
+        for row in range(x.shape[0]):
+            x = x + row
+        return x
+
+
+def test_where_eager_is_slow_all_input_sets_are_made_for_shims_that_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A vision encoder (Pixtral) took half a minute for each of its shims that do not apply."""
+    runs = []
+    for slow, shim in ((1e9, "static-dim"), (0.0, "static-dim"), (0.0, "max-pool-1d-as-2d")):
+        monkeypatch.setattr(shimmed_export, "_SLOW_SET", slow)
+        part = capture_root_only(part_of((CountedRows(), (torch.randn(4, 3),), ({0: Dim("rows")},))))
+        RUNS.clear()
+        outcome = attempt_fast(part, Probe(part="default", fqn="", to="run", shims=(shim,)))
+        runs.append((None if outcome is None else outcome.status, len(RUNS)))
+    (passed, all_runs), (in_doubt, some), (refused, few) = runs
+    assert (passed, in_doubt, refused) == (OutcomeStatus.PASSED, None, OutcomeStatus.NOT_APPLICABLE)
+    assert max(few, some) < all_runs / 2

@@ -36,7 +36,7 @@ from exportdoctor.torch_internals.dynamo_frames import keep_interpreter_frames
 from exportdoctor.torch_internals.graph_modules import finish_graphs
 from exportdoctor.torch_internals.shape_env import NEW_SYMBOLS
 from exportdoctor.worker.attempt.cost import CostSamples, watch_cost
-from exportdoctor.worker.attempt.fast_export import FastExport, InDoubt
+from exportdoctor.worker.attempt.fast_export import FastExport, InDoubt, leave_in_doubt
 from exportdoctor.worker.attempt.fixed_axes import find_fixed_axes, find_refusing_guard
 from exportdoctor.worker.attempt.opaque_children import blames_opaque_op, replace_children
 from exportdoctor.worker.attempt.shimmed_export import shimmed_export
@@ -203,6 +203,7 @@ class _Attempt:
             go_on=go_on,
             see=self._see_program,
             see_refused=self._see_refused,
+            in_doubt=leave_in_doubt if self.fast is not None else None,
         )
         return later, rows
 

@@ -32,7 +32,12 @@ from exportdoctor.worker.capture.session import PartCapture
 
 
 class InDoubt(BaseException):
-    """Ends an attempt after its export, in which a check was skipped: what would follow is better done once."""
+    """Ends an attempt after its export: what follows is done once, by an attempt without shortcuts."""
+
+
+def leave_in_doubt() -> None:
+    """Raises InDoubt."""
+    raise InDoubt
 
 
 @dataclass
@@ -44,7 +49,7 @@ class FastExport:
     def require_checks(self) -> None:
         """Raises InDoubt where a check was skipped."""
         if self.checks_skipped:
-            raise InDoubt
+            leave_in_doubt()
 
     @contextmanager
     def within(self) -> Iterator[None]:

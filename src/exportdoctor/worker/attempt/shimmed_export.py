@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -47,6 +47,9 @@ _USUAL_GUARD = re.compile(r"[^ ]+\.size\(\)\[\d+\] (>= [012]|== [^ ]+\.size\(\)\
 """What torch.export asks of every dynamic size: at least two, and the same where the example's inputs share one."""
 _EAGER_SECONDS = 10.0
 """Of processor time: after that no further set is made for a part that passes, so that the check stays cheap."""
+_SLOW_SET = 2.0
+"""Of processor time for the example in eager. Most shims that are tried export nothing: then the other sets are made
+only for those that do."""
 
 
 def shimmed_export(
@@ -59,18 +62,21 @@ def shimmed_export(
     go_on: Callable[[Any], None] = lambda program: None,
     see: Callable[[Any, ExportCall], None] = lambda program, given: None,
     see_refused: Callable[[Any, ExportCall, InputSet, Agreement], None] = lambda program, given, one, row: None,
+    in_doubt: Callable[[], None] | None = None,
 ) -> tuple[Agreement, ...]:
     """Export `call` under the probe's shims; with `to` = run or compare, compare the program with eager.
 
     `saving` surrounds the export, not the runs. What goes on with the program does so under the shims, too; `see` is
     called with it and what was exported, `see_refused` with a set that it refuses, too. Sets are drawn when the program
     agrees on those that are known, since most shims that are tried export nothing; to compare, only sets of sizes that
-    the program refuses and eager takes.
+    the program refuses and eager takes. Where eager is slow, `in_doubt` is called after an export that succeeds: it
+    ends the attempt, so that another one, without it, makes all sets first.
     Raises what the export raises, what `go_on` raises, NotApplicable and ShimTrouble.
     """
     shims = order_shims([find(name, files=files, axes=axes) for name in probe.shims])
     compares = probe.to in ("run", "compare")
-    sets = tuple(_known_sets(call, probe)) if compares else ()  # before the export can leave anything behind
+    # the sets are made before the export can leave anything behind
+    sets, is_complete = _make_known_sets(call, probe, all_of_them=in_doubt is None) if compares else ((), True)
     treated = dataclasses.replace(call, options=_options(call, probe))
     with apply_shims(shims, treated) as given:
         if not EXPORTERS[probe.exporter].makes_program:
@@ -81,6 +87,8 @@ def shimmed_export(
             program = export_program(given)
             finish_graphs(program)
         see(program, given)
+        if in_doubt is not None and not is_complete:
+            in_doubt()
         if not sets:
             go_on(program)
             return ()
@@ -163,7 +171,17 @@ def _is_of_layout(row: Agreement, probe: Probe) -> bool:
     return bool(probe.shims) and row.kind == "layout" and not row.refused
 
 
-def _known_sets(call: ExportCall, probe: Probe) -> Iterator[InputSet]:
+def _make_known_sets(call: ExportCall, probe: Probe, *, all_of_them: bool) -> tuple[tuple[InputSet, ...], bool]:
+    """The known input sets, and whether these are all: with shims and a slow eager only the example is made."""
+    begun, known = time.process_time(), _known_sets(call, probe)
+    first = next(known)
+    if probe.shims and not all_of_them and time.process_time() - begun > _SLOW_SET:
+        known.close()
+        return (first,), False
+    return (first, *known), True
+
+
+def _known_sets(call: ExportCall, probe: Probe) -> Generator[InputSet, None, None]:
     """The known input sets. Without shims those that eager answers within some seconds, the example in any case.
 
     Raises NotApplicable where the program of a part that passes cannot be held to eager, which answers by chance, and
