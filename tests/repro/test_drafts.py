@@ -296,6 +296,55 @@ def test_code_whose_result_was_kept_in_a_cache_can_run_in_a_script(
     assert "def __init__" in source
 
 
+WRAPPED = """import functools
+import torch
+
+class Version:
+    def __init__(self, text): self.parts = text.split(".")
+
+def is_new(): return Version(torch.__version__).parts[0] > "1"
+
+KERNELS = {"quick": "new" if is_new() else "old", "exact": "slow"}
+
+def plain_or_tuple(method):
+    @functools.wraps(method)
+    def wrapper(self, *args, **kwargs):
+        kwargs.pop("as_dict", None)
+        return method(self, *args, **kwargs)
+    return wrapper
+
+class Inner(torch.nn.Module):
+    @plain_or_tuple
+    def forward(self, x, **kwargs):
+        y = x * 2 if KERNELS["quick"] == "new" else x
+        return y if y.sum() > 0 else -y
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+
+    @plain_or_tuple
+    def encode(self, x, **kwargs):
+        return self.inner(x, as_dict=True, **kwargs)
+
+    def forward(self, x):
+        return self.encode(x, as_dict=True)
+"""
+
+
+def test_keywords_that_a_decorator_takes_and_what_ran_at_import_do_not_break_a_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`got multiple values for keyword argument 'return_dict'`, and `Version() takes no arguments`, ended drafts of a
+    model of transformers."""
+    monkeypatch.syspath_prepend(tmp_path)
+    drafts = source_drafts(tmp_path, WRAPPED)
+    source, verdict = next(found for what, found in drafts.items() if what.startswith("what ran"))
+    assert verdict is Verdict.YES, source
+    assert "class Version" not in source
+
+
 FIRST = "if x.sum() > 0:\n            raise ValueError('negative')"
 SECOND = "return torch.zeros(int(x.abs().sum().item()))"
 TWO = "import torch\nclass M(torch.nn.Module):\n    def forward(self, x):\n        {}\n        {}\n{}"

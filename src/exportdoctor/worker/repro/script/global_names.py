@@ -21,7 +21,7 @@ from exportdoctor.core.failure.frames import TRACER_PACKAGES, is_user_file
 from exportdoctor.core.protocol.repro import ImportNote
 from exportdoctor.report import wording
 from exportdoctor.torch_internals.tracer_frames import is_operator, is_operator_family
-from exportdoctor.worker.repro.script.literals import expression, plain_code, torch_name
+from exportdoctor.worker.repro.script.literals import expression, plain_code, plain_container, torch_name
 from exportdoctor.worker.repro.script.prune import ReturnedFunction
 from exportdoctor.worker.repro.script.script_text import ScriptText
 from exportdoctor.worker.repro.script.source_lookup import binding_statement
@@ -111,7 +111,8 @@ class NameResolver:
                     return None
                 return self._resolve(alias.name, vars(origin)) if is_user_file(str(origin.__file__)) else None
             case ast.Assign() | ast.AnnAssign() | ast.FunctionDef():
-                return self._carrier.carry_statement(name, statement, space, str(path))
+                made = _with_value(statement, name, space.get(name))
+                return self._carrier.carry_statement(name, made, space, str(path))
         return None
 
     def _import(self, name: str, space: Mapping[str, Any], *, why: str = "") -> str:
@@ -124,6 +125,17 @@ class NameResolver:
         self._text.import_name(name, module, folder=folder)
         self._text.imports.append(ImportNote(module=module, text=wording.repro_without_source(name, module, why)))
         return name
+
+
+def _with_value(statement: ast.stmt, name: str, value: Any) -> ast.stmt:
+    """An assignment with the plain values that it computed, in place of calls whose code ran when it was imported."""
+    called = [node.func for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    runs_code = any(not isinstance(func, ast.Name) or not hasattr(builtins, func.id) for func in called)
+    code = plain_container(value) if runs_code and isinstance(statement, ast.Assign | ast.AnnAssign) else None
+    if code is None:
+        return statement
+    new = ast.Assign([ast.Name(name, ast.Store())], ast.parse(code, mode="eval").body)
+    return ast.copy_location(new, statement)
 
 
 def _is_torch_function(value: Any) -> bool:

@@ -14,6 +14,7 @@ from exportdoctor.torch_internals.fake_tensors import is_fake
 
 PLAIN = (type(None), bool, int, str, bytes)
 _EXACT = 64
+_FEW = 30
 
 
 def plain_code(value: Any) -> str | None:
@@ -29,6 +30,16 @@ def plain_code(value: Any) -> str | None:
     if isinstance(value, torch.Size):
         return f"torch.Size({list(value)!r})"
     return None
+
+
+def plain_container(value: Any) -> str | None:
+    """The code of a small dict, list, tuple or set of values that have literals; None for another."""
+    kind = type(value)
+    if kind not in (dict, list, tuple, set) or len(value) > _FEW or (kind is set and not value):
+        return None
+    leaves = [*value, *value.values()] if kind is dict else [*value]
+    are_plain = all(type(leaf) in PLAIN or (type(leaf) is float and math.isfinite(leaf)) for leaf in leaves)
+    return repr(value) if are_plain else None
 
 
 def tensor_code(tensor: torch.Tensor) -> str:

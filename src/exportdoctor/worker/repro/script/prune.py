@@ -47,11 +47,22 @@ class CodeSelection:
         new = _Pruner(path, record, substitute=self.substitute).with_bodies(function)
         new.name = name
         new.decorator_list = self.decorators_of(function)
+        if record is not None and len(new.decorator_list) < len(function.decorator_list):
+            _take_keywords(new, record.taken.get((path, start_line(function)), set()))
         return new  # type: ignore[no-any-return]
 
     def decorators_of(self, node: Definition) -> list[ast.expr]:
         """The decorators that a definition keeps."""
         return [one for one in node.decorator_list if self.decorators or ast.unparse(one).startswith(_KEPT_DECORATORS)]
+
+
+def _take_keywords(function: ast.FunctionDef, names: AbstractSet[str]) -> None:
+    """Let a function take keywords that a decorator, which is gone, has kept from it."""
+    given = function.args
+    known = {one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
+    for name in sorted(names - known):
+        given.kwonlyargs.append(ast.arg(name))
+        given.kw_defaults.append(ast.Constant(None))
 
 
 def _mentioned_names(record: Record, *, substitute: bool) -> set[str]:

@@ -5,6 +5,7 @@ Each fact is written to a file at once, so that nothing is lost where the run cr
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import sys
@@ -28,12 +29,14 @@ class Record:
     """What a run did. `codes` are (file, first line) of functions that ran, `methods` those with the FQN of `self`.
 
     `returned` maps a call's site to what it always returned: a plain value, or `module:qualified name` of a function.
+    `taken` maps the function of a decorator's wrapper to the keywords that the wrapper was given and did not pass on.
     """
 
     lines: set[tuple[str, int]] = field(default_factory=set)
     codes: set[tuple[str, int]] = field(default_factory=set)
     methods: set[tuple[str, str, int]] = field(default_factory=set)
     returned: dict[Site, Any] = field(default_factory=dict)
+    taken: dict[tuple[str, int], set[str]] = field(default_factory=dict)
 
     def ran(self, file: str, first: int, last: int) -> bool:
         """Whether any line of a range did."""
@@ -49,6 +52,7 @@ class Recorder:
     _files: dict[str, bool] = field(default_factory=dict)
     _written: set[str] = field(default_factory=set)
     _raised: set[int] = field(default_factory=set)
+    _given: dict[int, frozenset[str]] = field(default_factory=dict)
 
     def run(self, work: Callable[[], Any]) -> Any:
         """What `work` returns, recorded."""
@@ -73,10 +77,23 @@ class Recorder:
         if not watched:
             return None
         self._write("code", code.co_filename, code.co_firstlineno)
+        self._note_keywords(frame)
         owner = frame.f_locals.get("self")
         if isinstance(owner, torch.nn.Module):
             self._write("method", self.names.get(state_id(owner), "?"), code.co_filename, code.co_firstlineno)
         return self._on_event
+
+    def _note_keywords(self, frame: FrameType) -> None:
+        """Write which keywords the wrappers around a function have kept from it; they take any, and pass them on."""
+        given = _keywords(frame)
+        around, taken = frame.f_back, set[str]()
+        while around is not None and _takes_any(around) and id(around) in self._given:
+            taken |= self._given[id(around)] - given
+            around = around.f_back
+        if taken:
+            self._write("taken", frame.f_code.co_filename, frame.f_code.co_firstlineno, sorted(taken))
+        if _takes_any(frame):
+            self._given[id(frame)] = given
 
     def _on_event(self, frame: FrameType, event: str, value: Any) -> Any:
         code = frame.f_code
@@ -90,7 +107,25 @@ class Recorder:
                 raised = id(frame) in self._raised and value is None
                 self._write("returned", site, ["unknown"] if raised else _describe_value(value))
             self._raised.discard(id(frame))
+            self._given.pop(id(frame), None)
         return self._on_event
+
+
+def _takes_any(frame: FrameType) -> bool:
+    """Whether the function takes any arguments, as wrappers of decorators do."""
+    both = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+    return frame.f_code.co_flags & both == both
+
+
+def _keywords(frame: FrameType) -> frozenset[str]:
+    """The names of what a function that begins was given: of its parameters, and in its `**kwargs`."""
+    code = frame.f_code
+    count = code.co_argcount + code.co_kwonlyargcount
+    names = set(code.co_varnames[:count])
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        bundle = code.co_varnames[count + bool(code.co_flags & inspect.CO_VARARGS)]
+        names |= {name for name in frame.f_locals.get(bundle, ()) if isinstance(name, str)}
+    return frozenset(names)
 
 
 def _site(frame: FrameType | None) -> Site | None:
@@ -127,6 +162,8 @@ def read_record(path: str) -> Record:
                 record.codes.add((fact[0], fact[1]))
             elif kind == "method":
                 record.methods.add((fact[0], fact[1], fact[2]))
+            elif kind == "taken":
+                record.taken.setdefault((fact[0], fact[1]), set()).update(fact[2])
             else:
                 returned.setdefault(tuple(fact[0]), []).append(fact[1])
     record.returned = {
