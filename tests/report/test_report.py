@@ -572,3 +572,13 @@ def test_what_no_line_of_the_model_raised_is_not_said_to_come_from_its_code() ->
     )
     assert "itself, outside of the forward" in wording.why(refused)
     assert "fake tensor" in wording.why(msgspec.structs.replace(refused, file="model.py", line=3))
+
+
+def test_symbols_of_one_place_are_told_in_one_sentence() -> None:
+    (origin,) = WINDOWS.origins[:1]
+    several = [msgspec.structs.replace(origin, symbol=name) for name in ("u0", "u1", "u7")]
+    elsewhere = msgspec.structs.replace(origin, symbol="u2", frame=None)
+    told = wording.symbol_origins(msgspec.structs.replace(WINDOWS, origins=(*several, elsewhere)))
+    assert len(told) == 2
+    assert told[0].startswith("u0, u1, u7 were created by ")
+    assert told[1].startswith("u2 was created by ")

@@ -247,15 +247,18 @@ def limit_note(finding: Finding) -> str:
 
 
 def symbol_origins(finding: Finding) -> tuple[str, ...]:
-    """Where each unbacked symbol in the message was created, one sentence each."""
-    lines = []
+    """Where the unbacked symbols in the message were created: one sentence for each place."""
+    places: dict[str, list[str]] = {}
     for origin in finding.origins:
         frame = origin.frame
         by = f" by {_SHOWN.get(origin.op, origin.op)}" if origin.op else ""
         at = f" at {short_path(frame.file)}:{frame.line} in {frame.function}" if frame else ""
         source = f": {frame.source.strip()}" if frame and frame.source else ""
-        lines.append(f"{origin.symbol} was created{by}{at}{source}")
-    return tuple(lines)
+        places.setdefault(f"{by}{at}{source}", []).append(origin.symbol)
+    return tuple(
+        f"{', '.join(symbols)} {'was' if len(symbols) == 1 else 'were'} created{place}"
+        for place, symbols in places.items()
+    )
 
 
 def guard(finding: Finding) -> str:
