@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import replace
 from typing import Protocol
 
@@ -46,15 +46,22 @@ def find_alternatives(
     """`best` and what was found beside it, the soundest first, then those that are right in any memory layout, then the
     smallest, then the first that was found.
 
-    The first sets are asked side by side, by `probe_of`. `ahead` asks ahead what the set that will be prescribed needs,
-    as soon as nothing that is left could take its place.
+    The first sets are asked side by side, by `probe_of`, beside those that could come before the best. `ahead` asks
+    ahead what the set that will be prescribed needs, as soon as nothing that is left could take its place.
     """
     found, left, settled, in_vain = [best], MOST_TRIES, False, False
     turns = deque(_exchanges(best, catalogue))
-    firsts = itertools.islice(_first_sets(turns, best, catalogue, tried), left)
+    firsts = list(itertools.islice(_first_sets(turns, best, catalogue, tried), left))
+    leading = dict(itertools.islice(_sets_that_may_lead(turns, best, found, catalogue, tried), left))
+    yield Prefetch(tuple(probe_of(shims, proved=True) for shims in leading.values()))
     yield Prefetch(tuple(probe_of(shims, proved=_would_lead(shims, found, catalogue)) for shims in firsts))
+    behind: set[str] = set()
+    for new, shims in leading.items():
+        outcome = yield probe_of(shims, proved=True)
+        if not (outcome.passed or outcome.numbers):
+            behind.add(new)  # what it does beside others does not come first
     while turns and left:
-        if not settled and not _may_one_lead(turns, best, found, catalogue, tried):
+        if not settled and not any(_sets_that_may_lead(turns, best, found, catalogue, tried, behind=behind)):
             settled = True
             yield ahead(_leader(found, catalogue).shims)
         name, others = turns.popleft()
@@ -95,17 +102,28 @@ def _would_lead(shims: Ids, found: list[CuringSet], catalogue: ShimCatalogue) ->
     return (catalogue.rank(shims), False, len(shims)) < _shown_place(_leader(found, catalogue), catalogue)
 
 
-def _may_one_lead(
-    turns: Iterable[Turn], best: CuringSet, found: list[CuringSet], catalogue: ShimCatalogue, tried: list[ShimTrial]
-) -> bool:
-    """Whether an exchange that is left would lead without all the shims whose failures the new one may cure, too."""
+def _sets_that_may_lead(
+    turns: Iterable[Turn],
+    best: CuringSet,
+    found: list[CuringSet],
+    catalogue: ShimCatalogue,
+    tried: list[ShimTrial],
+    *,
+    behind: Container[str] = (),
+) -> Iterator[tuple[str, Ids]]:
+    """The new shims that would lead without all those whose failures they may cure, too, each with what is then left.
+
+    Those that are known to stay `behind` are left out.
+    """
     for name, others in turns:
         for shim in others:
+            if shim.id in behind:
+                continue
             if _is_worth_trying(_exchange(best, name, shim, catalogue), name, shim.id, best, tried):
                 kept = (one for one, failure in best.chain if not _fits(shim, failure, catalogue))
-                if _would_lead((*kept, shim.id), found, catalogue):
-                    return True
-    return False
+                shims = catalogue.put_in_order((*kept, shim.id))
+                if _would_lead(shims, found, catalogue):
+                    yield shim.id, shims
 
 
 def _exchanges(best: CuringSet, catalogue: ShimCatalogue) -> Iterator[Turn]:
