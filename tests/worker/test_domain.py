@@ -24,10 +24,10 @@ from exportdoctor.shims import call_for_part, export_program
 from exportdoctor.targets import BuiltPart
 from exportdoctor.targets.built import Inputs
 from exportdoctor.worker.describe.guard_origin import record_guards
+from exportdoctor.worker.domain.condition_text import condition_text
 from exportdoctor.worker.domain.described_sizes import DescribedSize, find_described
 from exportdoctor.worker.domain.domain_server import find_domain
 from exportdoctor.worker.domain.part_search import make_search
-from exportdoctor.worker.domain.size_checks import condition_text
 from exportdoctor.worker.domain.size_rules import describe_sizes, ends_by_runs, highest_size, takes
 from exportdoctor.worker.domain.surrounded_memory import depends_on_other_memory
 from exportdoctor.worker.prove.input_set import InputSet

@@ -9,8 +9,6 @@ from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
-from sympy.printing.precedence import PRECEDENCE  # type: ignore[import-untyped]
-from sympy.printing.str import StrPrinter  # type: ignore[import-untyped]
 
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.records.outcome import Frame
@@ -26,6 +24,7 @@ from exportdoctor.torch_internals.program_checks import (
 from exportdoctor.torch_internals.shape_env import sources_by_symbol
 from exportdoctor.worker.describe.guard_origin import Guard, GuardLog
 from exportdoctor.worker.domain.check_numbers import CheckNumbers, numbers_in
+from exportdoctor.worker.domain.condition_text import condition_text
 from exportdoctor.worker.domain.size_axes import put_in, solve_linear
 from exportdoctor.worker.domain.sized_inputs import Place, SizedInputs
 from exportdoctor.worker.translate.failed_node import fx_fact, user_frame
@@ -263,47 +262,6 @@ _FUNCTIONS = {name: sympy.Function(name) for name in ("Mod", "PythonMod", "Floor
 def _with_names(text: str, names: Mapping[str, str]) -> str:
     """A text about symbols in other names."""
     return _SYMBOL.sub(lambda one: names.get(one[0], one[0]), text)
-
-
-def condition_text(expr: Any) -> str:
-    """A relation between sizes as people write it."""
-    if isinstance(expr, sympy.Eq) and isinstance(expr.lhs, sympy.Basic):
-        for side, other in ((expr.lhs, expr.rhs), (expr.rhs, expr.lhs)):
-            if type(side).__name__ in ("Mod", "PythonMod") and other == 0:
-                factor, rest = side.args[0].as_coeff_Mul()
-                unit = side.args[1]
-                if factor.is_Integer and unit.is_Integer:
-                    unit = unit / sympy.gcd(factor, unit)
-                    return f"{_show(rest)} is a multiple of {unit}"
-                return f"{_show(side.args[0])} is a multiple of {_show(unit)}"
-    signs = {"Eq": "=", "Equality": "=", "Ne": "≠", "Unequality": "≠", "GreaterThan": "≥", "LessThan": "≤",
-             "StrictGreaterThan": ">", "StrictLessThan": "<"}  # fmt: skip
-    sign = signs.get(type(expr).__name__)
-    return f"{_show(expr.lhs)} {sign} {_show(expr.rhs)}" if sign else _show(expr)
-
-
-class _SizePrinter(StrPrinter):  # type: ignore[misc]
-    """Prints divisions and remainders as Python writes them."""
-
-    printmethod = ""  # torch's functions would print themselves
-
-    def _print_FloorDiv(self, expr: Any) -> str:
-        return "//".join(self.parenthesize(one, PRECEDENCE["Mul"], strict=True) for one in expr.args)
-
-    def _print_Mod(self, expr: Any) -> str:
-        return " % ".join(self.parenthesize(one, PRECEDENCE["Mul"], strict=True) for one in expr.args)
-
-    _print_PythonMod = _print_Mod
-
-    def parenthesize(self, item: Any, level: int, strict: bool = False) -> str:
-        """A part of a product, a sum or a power; sympy takes a remainder for a call, which needs no parentheses."""
-        if type(item).__name__ in ("FloorDiv", "Mod", "PythonMod"):
-            return f"({self._print(item)})"
-        return str(super().parenthesize(item, level, strict=strict))
-
-
-def _show(expr: Any) -> str:
-    return str(_SizePrinter().doprint(expr))
 
 
 def _is_violated(expr: Any, values: Mapping[Any, int]) -> bool:
