@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from exportdoctor.core.failure.finding import Finding
+from exportdoctor.core.failure.finding import ExceptionRecord, Finding
+from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.report.wording import next_step, why
 from scanning import scan_file
+from synthetic import WINDOWS
 
 MODEL = """
 import copy, enum, math
@@ -321,3 +324,14 @@ def test_a_method_draws_what_the_function_draws() -> None:
     assert torch.equal(torch.rand(3, generator=one), torch.empty(3).uniform_(generator=other))
     whole = torch.empty(3, dtype=torch.int64)
     assert torch.equal(torch.randint(9, (3,), generator=one), whole.random_(9, generator=other))
+
+
+def test_a_name_like_a_symbols_is_no_text_of_a_size_where_fixed_sizes_fail_too() -> None:
+    """A dtype is called `u8` as well."""
+    shown = ExceptionRecord(type="builtins.KeyError", message="'u8'")
+    found = msgspec.structs.replace(
+        WINDOWS, kind=FailureKind.PYTHON_ERROR, exception=shown, expression='TABLE[f"{name}"]', dimensions=()
+    )
+    assert "text" not in why(found)
+    assert "Use the size" not in next_step(found)
+    assert "Use the size" in next_step(msgspec.structs.replace(found, dimensions=("rows",)))

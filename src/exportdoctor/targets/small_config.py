@@ -110,11 +110,9 @@ def _shrink(config: Mapping[str, Any], widths: Mapping[int, int] | None, tokens:
             case list() if depths and key in _STAGES and any(_is_stage_beyond(one, kept, depths) for one in value):
                 result[key] = _last_stages(value, kept)
             case list() if depths and len(value) in depths.values():
-                first = value[:kept]
-                inner = _INNER.search(key) is not None
-                result[key] = (
-                    [_scalar(config, key, one, widths, tokens, kept=kept) for one in first] if inner else first
-                )
+                result[key] = value[:kept]
+                if _INNER.search(key):
+                    result[key] = [_scalar(config, key, one, widths, tokens, kept=kept) for one in value[:kept]]
             case list() if depths and value and _INDICES.search(key) and _are_layers(value, depths):
                 result[key] = [layer for layer in value if layer < kept] or [kept - 1]
             case _:

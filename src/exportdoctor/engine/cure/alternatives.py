@@ -59,7 +59,7 @@ def find_alternatives(
     for new, shims in leading.items():
         outcome = yield probe_of(shims, proved=True)
         if not (outcome.passed or outcome.numbers):
-            behind.add(new)  # what it does beside others does not come first
+            behind.add(new)
     while turns and left:
         if not settled and not any(_sets_that_may_lead(turns, best, found, catalogue, tried, behind=behind)):
             settled = True
@@ -111,19 +111,18 @@ def _sets_that_may_lead(
     *,
     behind: Container[str] = (),
 ) -> Iterator[tuple[str, Ids]]:
-    """The new shims that would lead without all those whose failures they may cure, too, each with what is then left.
-
-    Those that are known to stay `behind` are left out.
+    """The new shims that would lead, each with the smallest set in which it may: without all the shims whose failures
+    it may cure, too, or, where it is known to stay `behind` so, beside those for which it is not exchanged.
     """
     for name, others in turns:
         for shim in others:
-            if shim.id in behind:
+            exchange = _exchange(best, name, shim, catalogue)
+            if not _is_worth_trying(exchange, name, shim.id, best, tried):
                 continue
-            if _is_worth_trying(_exchange(best, name, shim, catalogue), name, shim.id, best, tried):
-                kept = (one for one, failure in best.chain if not _fits(shim, failure, catalogue))
-                shims = catalogue.put_in_order((*kept, shim.id))
-                if _would_lead(shims, found, catalogue):
-                    yield shim.id, shims
+            kept = (one for one, failure in best.chain if not _fits(shim, failure, catalogue))
+            shims = exchange if shim.id in behind else catalogue.put_in_order((*kept, shim.id))
+            if _would_lead(shims, found, catalogue):
+                yield shim.id, shims
 
 
 def _exchanges(best: CuringSet, catalogue: ShimCatalogue) -> Iterator[Turn]:

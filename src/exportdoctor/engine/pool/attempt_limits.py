@@ -28,7 +28,7 @@ class AttemptLimits:
     def timeout(self) -> float:
         """Ten times the first finished attempt; never under 60 seconds.
 
-        Before that sixty eager forwards, and 300 where that is no more than ten minutes.
+        Before that 300 eager forwards, at most ten minutes, but sixty forwards in any case.
         """
         if self.fixed is not None:
             return self.fixed

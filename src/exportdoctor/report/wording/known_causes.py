@@ -221,7 +221,10 @@ def _plain(code: str) -> str:
 
 
 def _text_of_a_size(finding: Finding, match: re.Match[str]) -> str:
-    """An f-string, or a call that makes a text, in whose place the message has a symbol's name."""
+    """An f-string, or a call that makes a text, in whose place the message has a symbol's name: it fails only while
+    a size is dynamic."""
+    if not finding.dimensions:
+        return ""
     for text in _code(finding):
         for node in ast.walk(ast.Module(_statements(text), [])):
             is_text = isinstance(node, ast.JoinedStr | ast.Call) and (

@@ -80,10 +80,13 @@ def _ways(part: PartCapture, probe: Probe, record: Record) -> Iterator[_Way]:
         yield "what ran until it failed", record, False, False
         yield "what ran until it failed, decorators kept", record, False, True
     _, eager = run_watched(part, probe, exporting=False)  # seconds for a large model, and seldom needed
-    taken = {
-        where: record.taken.get(where, set()) | eager.taken.get(where, set()) for where in record.codes | eager.codes
-    }
-    both = Record(record.lines | eager.lines, record.codes | eager.codes, record.methods | eager.methods, {}, taken)
+    both = Record(
+        lines=record.lines | eager.lines,
+        codes=record.codes | eager.codes,
+        methods=record.methods | eager.methods,
+        taken={place: record.taken.get(place, set()) | eager.taken.get(place, set())
+               for place in record.taken | eager.taken},
+    )  # fmt: skip
     yield "what runs in eager", both, False, False
     yield "what runs in eager, decorators kept", both, False, True
     yield "everything", None, False, True
