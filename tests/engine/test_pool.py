@@ -154,5 +154,17 @@ def test_before_an_attempt_has_finished_its_limit_is_in_forwards(forward: float,
     """Qwen3-Next's language model was killed after 60 forwards, with dynamic sizes; it exports after a few more."""
     limits = AttemptLimits(fixed=None, memory_mb=1000, forward_seconds=forward)
     assert limits.timeout == seconds
-    limits.learn(Outcome(probe="", status=OutcomeStatus.PASSED, seconds=8.0))
+    limits.learn(Outcome(probe="", status=OutcomeStatus.PASSED, seconds=8.0), whole=True)
     assert limits.timeout == 80
+
+
+def test_an_early_failure_or_a_submodule_does_not_cut_the_limit_of_a_whole_part() -> None:
+    """A part that fails in its first line fails at once; with the cure its export takes what such a part takes."""
+    limits = AttemptLimits(fixed=None, memory_mb=1000, forward_seconds=1.0)
+    limits.learn(Outcome(probe="", status=OutcomeStatus.FAILED, seconds=0.5), whole=True)
+    limits.learn(Outcome(probe="", status=OutcomeStatus.PASSED, seconds=2.0), whole=False)
+    assert limits.timeout == 300
+    limits.learn(Outcome(probe="", status=OutcomeStatus.PASSED, seconds=70.0), whole=True)
+    assert limits.timeout == 700
+    limits.learn(Outcome(probe="", status=OutcomeStatus.FAILED, seconds=1.0), whole=True)
+    assert limits.timeout == 700

@@ -188,7 +188,7 @@ class ProbeScheduler:
             probe, *others = self._running.pop(future)
             outcome = future.result()
             self.peak_rss_mb = max(self.peak_rss_mb, outcome.peak_rss_mb)
-            self.limits.learn(outcome)
+            self.limits.learn(outcome, whole=not probe.fqn)
             self._known.keep(probe, self._question(probe), outcome)
             yield from self._note_once(wording.unrecorded_note(unrecorded_reasons(outcome.sources)))
             self._ready.append((probe, outcome, False))

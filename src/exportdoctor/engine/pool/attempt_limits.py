@@ -22,28 +22,32 @@ class AttemptLimits:
     fixed: float | None
     memory_mb: float
     forward_seconds: float = 0.0
-    first_seconds: float | None = None
+    longest_seconds: float | None = None
+    whole_passed: bool = False
 
     @property
     def timeout(self) -> float:
-        """Ten times the first finished attempt; never under 60 seconds.
+        """Ten times the longest finished attempt; never under 60 seconds.
 
-        Before that 300 eager forwards, at most ten minutes, but sixty forwards in any case.
+        Until a whole part has passed also 300 eager forwards, at most ten minutes: a part that fails early, or a
+        submodule, says little of what its export takes with a cure. Before any attempt has finished sixty forwards in
+        any case.
         """
         if self.fixed is not None:
             return self.fixed
-        if self.first_seconds is None:
-            short = min(SHORT_FORWARDS_PER_ATTEMPT * self.forward_seconds, LONGEST_OF_SHORT)
-            return max(SHORTEST_ATTEMPT, FORWARDS_PER_ATTEMPT * self.forward_seconds, short)
-        return max(SHORTEST_ATTEMPT, FIRST_ATTEMPTS_PER_ATTEMPT * self.first_seconds)
+        whole = min(SHORT_FORWARDS_PER_ATTEMPT * self.forward_seconds, LONGEST_OF_SHORT)
+        if self.longest_seconds is None:
+            return max(SHORTEST_ATTEMPT, FORWARDS_PER_ATTEMPT * self.forward_seconds, whole)
+        measured = FIRST_ATTEMPTS_PER_ATTEMPT * self.longest_seconds
+        return max(SHORTEST_ATTEMPT, measured, 0.0 if self.whole_passed else whole)
 
     @property
     def early_timeout(self) -> float:
         """For an attempt that begins before its part is captured: its proper limit is found while it runs."""
         return self.fixed if self.fixed is not None else max(self.timeout, UNMEASURED_ATTEMPT)
 
-    def learn(self, outcome: Outcome) -> None:
-        """Take the first attempt's own time as the measure; a failure says less of it than a pass does."""
+    def learn(self, outcome: Outcome, *, whole: bool) -> None:
+        """Take the time of an attempt as a measure; `whole`: it was one of a part, not of a submodule in it."""
         if outcome.status.is_conclusive:
-            longest = self.first_seconds or 0.0
-            self.first_seconds = outcome.seconds if outcome.passed and not longest else max(longest, outcome.seconds)
+            self.longest_seconds = max(self.longest_seconds or 0.0, outcome.seconds)
+            self.whole_passed = self.whole_passed or (whole and outcome.passed)
