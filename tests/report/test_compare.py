@@ -21,6 +21,19 @@ def test_a_run_is_the_same_as_itself() -> None:
     assert "Same verdicts" in render_comparison(found)
 
 
+def test_runs_of_two_targets_say_so() -> None:
+    """Else the findings of one model are told as gone and those of another as new, as if something had been mended."""
+    old = report()
+    target = msgspec.structs.replace(old.target, ref="other.py:model", options=("--static",))
+    found = compare_reports(old, msgspec.structs.replace(old, target=target))
+    assert [(change.what, change.after) for change in found.target] == [
+        ("name", "other.py:model"),
+        ("options", "--static"),
+    ]
+    assert f"target  name: {old.target.ref} → other.py:model" in " ".join(render_comparison(found).split("\n"))
+    assert not compare_reports(old, old).target
+
+
 def test_a_finding_that_went_and_a_module_that_passes_now_are_named() -> None:
     old = report()
     part = next(part for part in old.parts if any(m.status == "fails_own" for m in part.modules))

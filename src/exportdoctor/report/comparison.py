@@ -29,6 +29,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """What differs from the first run to the second. Findings are named by part, module, place and exception.
 
+    `target`: what was scanned, where the runs are of two targets or of one that was built in two ways.
     `findings_moved` are the same failure in the same function, of which the line or the message is another.
     `only` are submodules beside which one run scanned nothing of their part: there what was not tried is left out.
     `unfinished` are runs that did not come to their end: what they have not asked is left out as well.
@@ -36,6 +37,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     before: str
     after: str
+    target: tuple[Change, ...] = ()
     environment: tuple[Change, ...] = ()
     parts: tuple[Change, ...] = ()
     modules: tuple[Change, ...] = ()
@@ -75,6 +77,7 @@ def compare_reports(before: Report, after: Report) -> Comparison:
     return Comparison(
         before=before.run,
         after=after.run,
+        target=_changes(_build(before), _build(after)),
         environment=_changes(*environments) if all(environments) else (),
         parts=_changes(*({name: _verdict(part) for name, part in parts.items()} for parts in told)),
         modules=tuple(change for name in both for change in _modules(old[name], new[name])),
@@ -89,6 +92,13 @@ def compare_reports(before: Report, after: Report) -> Comparison:
         ),
         unfinished=unfinished,
     )
+
+
+def _build(report: Report) -> dict[str, str]:
+    target = report.target
+    named = {"name": target.ref, "options": " ".join(target.options)}
+    sizes = {"weights": target.weights, "dtype": target.dtype, "device": target.device}
+    return {**named, **sizes, "parameters": f"{target.parameters:,}"}
 
 
 def _verdict(part: PartRecord) -> str:
@@ -146,6 +156,7 @@ def render_comparison(found: Comparison, style: Style | None = None) -> str:
         canvas.paragraph(wording.plain(f"One run scanned only {', '.join(found.only)}. No more is compared."), hang=4)
     for run in found.unfinished:
         canvas.paragraph(wording.plain(wording.unfinished_run(run)), hang=4)
+    _block(canvas, "target", found.target)
     _block(canvas, "environment", found.environment)
     _block(canvas, "parts", found.parts)
     for before, after, names in group_changes(found.modules):
