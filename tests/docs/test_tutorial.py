@@ -34,6 +34,7 @@ def normalise(text: str) -> list[str]:
     text = re.sub(r"\d{8}-\d{6}-\S+", "RUN", text)
     text = re.sub(r"\btorch (\S+?)\+\w+", r"torch \1", text)
     text = re.sub(r"\d+(?:\.\d+)?(?:e[+-]\d+)?", "N", text)
+    text = re.sub(r"\bN min N s\b", "N s", text)  # how long it took, on a slow machine
     return text.split()
 
 
