@@ -132,6 +132,26 @@ class Asking(nn.Module):
         return x * 2 if torch.is_grad_enabled() else x * 3
 
 
+class Mean(nn.Module):
+    # of no rows it is NaN
+
+    def forward(self, x):
+        return x.mean(0)
+
+
+def mean_of_none():
+    return Mean(), (torch.randn(0, 4),)
+
+
+class WithLoss(nn.Module):
+    def forward(self, x, targets):
+        return x * 2, x[targets >= 0].mean()
+
+
+def with_empty_loss():
+    return WithLoss(), (torch.randn(3, 4), torch.full((3,), -100))
+
+
 def asking():
     return Asking(), (torch.randn(3, 4),)
 
@@ -305,6 +325,25 @@ def test_a_wrong_program_is_a_finding_with_the_command_that_looks_further(report
         ("fails_own", {"export": "pass", "numbers": "fail"}),
         ("pass", {"export": "pass"}),
     ]
+
+
+def test_outputs_that_are_nan_throughout_are_neither_right_nor_wrong(models: Path) -> None:
+    """NaN equals nothing: such a model was told to draw by chance, and its program to differ from eager."""
+    (part,) = scan_file(models, factory="mean_of_none", cure=False).parts
+    assert part.verdict == "passes"
+    assert part.numbers is not None
+    assert part.numbers.verdict == "unknown"
+    assert part.numbers.note == wording.export.NAN_OUTPUTS
+
+
+def test_one_of_two_outputs_that_is_nan_leaves_the_other_to_be_compared(models: Path) -> None:
+    report = scan_file(models, factory="with_empty_loss")
+    (part,) = report.parts
+    assert part.verdict == "passes"
+    assert part.numbers is not None
+    assert part.numbers.verdict == "agrees"
+    assert part.numbers.proof is not None
+    assert part.numbers.proof.notes == (wording.export.some_nan_outputs(1),)
 
 
 def test_a_program_is_held_to_eager_with_gradients_where_it_answers_otherwise_without(models: Path) -> None:

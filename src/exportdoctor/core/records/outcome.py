@@ -226,8 +226,9 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     `max_abs` and `max_rel` are the largest absolute difference and the largest difference over eager's value, of
     elements that are not small; `tolerance` is what the dtype allows of `max_abs` in outputs of this size. `trouble`
     is why there is nothing to compare: what the program raised, or how its outputs differ in kind. A `made_up` set was
-    drawn; a program may refuse it (`refused`), but not answer it wrongly. `note` is what was not compared, or what the
-    program does otherwise than eager though its outputs agree.
+    drawn; a program may refuse it (`refused`), but not answer it wrongly. `says_nothing`: eager's outputs are NaN
+    throughout or others at each call, so that the program is neither right nor wrong. `note` is what was not compared,
+    or what the program does otherwise than eager though its outputs agree.
     """
 
     inputs: str
@@ -239,6 +240,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     max_rel: float = 0.0
     tolerance: float = 0.0
     trouble: str = ""
+    says_nothing: bool = False
 
     @property
     def holds(self) -> bool:

@@ -65,10 +65,12 @@ def numbers_steps_of_small_model(part: PartDiagnosis, small: Probe) -> ProbeStep
 
 def _judge_numbers(outcome: Outcome) -> NumbersCheck:
     """What the rows say. A program may refuse other sizes than the example's; it may not compute them wrongly."""
-    wrong = next((row for row in outcome.numbers if not row.holds and not _is_refused(row)), None)
+    wrong = next((row for row in outcome.numbers if not (row.holds or row.says_nothing or _is_refused(row))), None)
     proof = proof_of_rows(outcome.numbers, refused=_is_refused) if outcome.numbers else None
     if wrong is not None:
         return NumbersCheck(verdict="differs", proof=proof, note=wording.numbers_of_pass_differ(wrong))
+    if silent := next((row.trouble for row in outcome.numbers if row.kind == "example" and row.says_nothing), ""):
+        return NumbersCheck(verdict="unknown", note=silent)
     if proof is None or not proof.inputs_tried:
         return NumbersCheck(verdict="unknown", note=wording.not_compared(outcome))
     refused = next((row.trouble for row in outcome.numbers if _is_refused(row)), "")

@@ -194,6 +194,15 @@ FIX_CHANCE = (
 )
 
 
+NAN_OUTPUTS = "eager's outputs are nan throughout, and a wrong program could give the same"
+GIVE_OTHER_INPUTS = "Give other inputs with --inputs, for which the forward gives numbers"
+
+
+def some_nan_outputs(number: int) -> str:
+    """Said of a comparison in which so many of several outputs show nothing."""
+    return f"{count(number, 'output')} of eager nan throughout: not known to be right"
+
+
 def left_out_by_chance(titles: Sequence[str], why: str) -> str:
     """Which input sets no program can be held to; `why` is that of the first."""
     shown = "; ".join(titles[:_MOST_SETS])

@@ -128,6 +128,8 @@ def shimmed_export(
         if agrees := all(row.holds or _is_of_layout(row, probe) for row in rows):
             with apply_shims(shims, treated):
                 why = why_unloadable(program)
+    if rows[0].says_nothing:
+        return tuple(rows)
     caught = ""
     if caught_there:
         caught = note_caught(caught_there, caught_in_eager(call.module, (one.calls for one in sets)))

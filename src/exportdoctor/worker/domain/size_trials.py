@@ -288,7 +288,7 @@ class DomainSearch:
         if one is None:
             return StageAnswer(stage=stage.name, outcome="answers" if self.eager is None else "alone")
         row = compare_calls(one, made, tensors=True)
-        if row.holds:
+        if row.holds or row.says_nothing:  # NaN where eager gives NaN
             return StageAnswer(stage=stage.name, outcome="right", max_abs=row.max_abs)
         return StageAnswer(stage=stage.name, outcome="wrong", max_abs=row.max_abs, message=row.trouble)
 

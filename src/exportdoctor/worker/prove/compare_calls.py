@@ -9,11 +9,12 @@ import msgspec
 import torch
 
 from exportdoctor.core.records.outcome import Agreement
+from exportdoctor.report.wording.export import NAN_OUTPUTS, some_nan_outputs
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import CallResult, same_values
 from exportdoctor.targets.plain_state import without_writes
 from exportdoctor.torch_internals.trees import tree_leaves
-from exportdoctor.worker.prove.compare_outputs import compare_outputs, largest_difference
+from exportdoctor.worker.prove.compare_outputs import are_nan, compare_outputs, largest_difference
 from exportdoctor.worker.prove.input_set import InputSet, named_path
 from exportdoctor.worker.prove.object_walk import FoundValue, values_in
 
@@ -33,8 +34,9 @@ def compare_calls(one: InputSet, answers: Sequence[CallResult], *, tensors: bool
     `tensors`: the program may be a file, which gives a flat list of tensors. Call it while the shims are active.
     """
     rows = [_compare_call(one, place, answer, tensors=tensors) for place, answer in enumerate(answers)]
-    place = next((place for place, row in enumerate(rows) if not row.holds), None)
-    row = max(rows, key=lambda row: row.max_abs / (row.tolerance or 1)) if place is None else rows[place]
+    place = next((place for place, row in enumerate(rows) if not row.holds and not row.says_nothing), None)
+    told = [row for row in rows if not row.says_nothing] or rows
+    row = max(told, key=lambda row: row.max_abs / (row.tolerance or 1)) if place is None else rows[place]
     if place:
         what = row.trouble or f"differs by {row.max_abs:.1e}"
         why = _why_repeated_differs(one, place)
@@ -113,6 +115,10 @@ def _compare_answers(one: InputSet, answer: CallResult, wanted: CallResult, *, t
         if seen.holds:
             notes.append(f"outputs at {int((mask == 0).sum())} masked positions differ and were not compared")
             row = seen
+    if row.holds and (blank := are_nan(expected)) and any(blank):
+        if all(blank):
+            return msgspec.structs.replace(row, says_nothing=True, trouble=NAN_OUTPUTS)
+        notes.append(some_nan_outputs(sum(blank)))
     return msgspec.structs.replace(row, note="; ".join(notes))
 
 

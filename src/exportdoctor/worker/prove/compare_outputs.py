@@ -27,7 +27,8 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def compare_outputs(title: str, answers: Sequence[Any], wanted: Sequence[Any]) -> Agreement:
-    """The agreement of the tensor that fits worst. Leaves that are no tensors must be equal."""
+    """The agreement of the tensor that fits worst; infinities and NaN must be at the same places. Leaves that are no
+    tensors must be equal."""
     if len(answers) != len(wanted):
         return Agreement(inputs=title, trouble=f"{len(answers)} outputs, and eager gives {len(wanted)}")
     found = []
@@ -37,19 +38,15 @@ def compare_outputs(title: str, answers: Sequence[Any], wanted: Sequence[Any]) -
             trouble = f"output {number} is {_kind(one)}, and eager gives {_kind(other)}"
             return Agreement(inputs=title, trouble=trouble)
         if isinstance(other, torch.Tensor):
-            if _says_nothing(other):
-                return Agreement(
-                    inputs=title, trouble=f"output {number} of eager is nan throughout: nothing to compare"
-                )
             absolute, relative, allowed = largest_difference(one, other)
             found.append(Agreement(inputs=title, max_abs=absolute, max_rel=relative, tolerance=allowed))
     return max(found, key=_misfit, default=Agreement(inputs=title))
 
 
-def _says_nothing(value: torch.Tensor) -> bool:
-    """Whether every value is nan; a wrong program may give the same."""
-    value = _as_strided(value)
-    return value.is_floating_point() and value.numel() > 0 and bool(value.isnan().all())
+def are_nan(values: Sequence[Any]) -> list[bool]:
+    """Of each tensor that has elements, whether all of them are NaN; a wrong program may give the same."""
+    tensors = (as_plain_tensor(value) for value in values if isinstance(value, torch.Tensor))
+    return [bool(_as_strided(tensor).isnan().all()) for tensor in tensors if tensor.numel()]
 
 
 def _misfit(row: Agreement) -> tuple[bool, float]:

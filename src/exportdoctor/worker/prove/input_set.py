@@ -14,7 +14,7 @@ from exportdoctor.core.records.outcome import SetKind
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import CallResult, run_calls
 from exportdoctor.torch_internals.trees import tree_flatten, tree_leaves
-from exportdoctor.worker.prove.compare_outputs import tensors_in
+from exportdoctor.worker.prove.compare_outputs import are_nan, tensors_in
 from exportdoctor.worker.prove.object_walk import tensors_by_path
 
 
@@ -151,10 +151,9 @@ def run_in_eager(
 
 
 def says_nothing(output: Any) -> bool:
-    """Whether a tensor of the output is NaN throughout; a wrong program may give the same."""
-    given = (leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point())
-    found = (leaf if leaf.layout == torch.strided else leaf.to_dense() for leaf in given)
-    return any(leaf.numel() and bool(leaf.isnan().all()) for leaf in found)
+    """Whether every number of the output is NaN; a wrong program may give the same."""
+    found = are_nan(tree_leaves(output))
+    return bool(found) and all(found)
 
 
 def sizes_of(inputs: Inputs) -> str:

@@ -35,7 +35,10 @@ def held_to_traced(
     """
     found = list(rows)
     for place, (one, row) in enumerate(zip(sets, rows, strict=True)):
-        if not row.holds and not row.refused and (again := answered_with_gradients(module, one)) is not None:
+        if (
+            not (row.holds or row.refused or row.says_nothing)
+            and (again := answered_with_gradients(module, one)) is not None
+        ):
             found[place] = compare(again)[0]
     return found
 

@@ -19,6 +19,8 @@ from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.report.wording.export import (
     DRAWS_IN_PYTHON,
     FIX_CHANCE,
+    GIVE_OTHER_INPUTS,
+    NAN_OUTPUTS,
     RANDOM_EAGER,
     left_out_by_chance,
     random_eager,
@@ -27,7 +29,7 @@ from exportdoctor.targets import BuiltPart
 from exportdoctor.targets.eager import CallResult, run_calls
 from exportdoctor.targets.plain_state import without_writes
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, tensors_in
-from exportdoctor.worker.prove.input_set import InputSet
+from exportdoctor.worker.prove.input_set import InputSet, says_nothing
 
 
 def why_unrepeatable(module: torch.nn.Module, one: InputSet) -> str:
@@ -68,6 +70,8 @@ def repeatable_sets(part: BuiltPart, sets: Sequence[InputSet]) -> tuple[tuple[In
         asked = [("" if one.with_gradients else why_unrepeatable(part.module, one), one) for one in sets]
     if asked[0][0]:
         raise TargetError(f"Nothing can be compared with eager: {asked[0][0]}", hint=FIX_CHANCE)
+    if all(says_nothing(result.output) for result in sets[0].results):
+        raise TargetError(f"Nothing can be compared with eager: {NAN_OUTPUTS}", hint=GIVE_OTHER_INPUTS)
     others = [(why, one.title) for why, one in asked if why]
     draws = DRAWS_IN_PYTHON if states_of_generators() != before else ""
     notes = filter(None, (draws, _left_out(others)))
@@ -81,11 +85,11 @@ def leave_out_chance(
     these. The example stays, with nothing to compare."""
     pairs, out = [], []
     for one, row in zip(sets, rows, strict=True):
-        why = "" if row.holds or row.refused else why_unrepeatable(module, one)
+        why = "" if row.holds or row.refused or row.says_nothing else why_unrepeatable(module, one)
         if not why:
             pairs.append((one, row))
         elif one.kind == "example":
-            pairs.append((one, msgspec.structs.replace(row, trouble=f"{why}: nothing to compare")))
+            pairs.append((one, msgspec.structs.replace(row, says_nothing=True, trouble=f"{why}: nothing to compare")))
         else:
             out.append((why, one.title))
     return [one for one, _ in pairs], [row for _, row in pairs], _left_out(out)
