@@ -98,7 +98,8 @@ def _largest_share(apart: torch.Tensor, other: torch.Tensor, computed: torch.Ten
 
 
 def _as_strided(value: torch.Tensor) -> torch.Tensor:
-    """The tensor without sparseness."""
+    """The tensor without sparseness, its numbers if it is quantized."""
+    value = value.dequantize() if value.is_quantized else value
     return value if value.layout == torch.strided else value.to_dense()
 
 

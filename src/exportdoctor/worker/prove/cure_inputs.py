@@ -125,11 +125,12 @@ def resample_numbers(inputs: Inputs) -> Inputs | None:
             return leaf
         if meaning_of(leaf, everything, bound=None).meaning != "number":
             return leaf
+        wide = leaf.to(torch.int64)  # uint16 and its like have hardly any operators
         for _ in range(_DRAWS):
-            drawn = leaf.gather(-1, torch.randint(leaf.shape[-1], leaf.shape, generator=generator).to(leaf.device))
-            if not torch.equal(drawn.sort(-1).values, leaf.sort(-1).values):  # what counts them sees it
+            drawn = wide.gather(-1, torch.randint(leaf.shape[-1], leaf.shape, generator=generator).to(leaf.device))
+            if not torch.equal(drawn.sort(-1).values, wide.sort(-1).values):  # what counts them sees it
                 break
-        return drawn
+        return drawn.to(leaf.dtype)
 
     changed: Inputs = map_tensors(copy_inputs(inputs), change)
     return None if equal_inputs(changed, inputs) else changed
