@@ -612,6 +612,10 @@ OTHER_CAUSES = {
         SELECTED.format(condition="x[x != 0].shape[0] == 0"),
         SELECTED.format(condition="x.long()[0].item() == 0"),
     ),
+    "a number that an operator reads for one that it is given": (
+        SELECTED.format(condition="torch.nn.functional.one_hot(x.long(), x.long().max() + 1) is None"),
+        SELECTED.format(condition="torch.nn.functional.one_hot(x.long()) is None"),
+    ),
 }
 
 

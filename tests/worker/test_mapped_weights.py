@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
@@ -85,6 +86,14 @@ def test_fake_and_meta_weights_stay(tmp_path: Path) -> None:
         fake = nn.Linear(4096, 4096)
     assert map_weights(fake, tmp_path) == 0
     assert map_weights(nn.Linear(4096, 4096, device="meta"), tmp_path) == 0
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_sparse_weights_stay(layout: torch.layout, tmp_path: Path) -> None:
+    """A sparse tensor has no storage to ask for its size: commands that run the program ended with code 4."""
+    model = nn.Linear(2, 2)
+    model.register_buffer("heads", torch.eye(3).to_sparse(layout=layout))
+    assert map_weights_if_short(model, tmp_path) == 0
 
 
 def test_mapped_weights_leave_memory_and_come_back(tmp_path: Path) -> None:

@@ -69,10 +69,11 @@ def release_mapped_weights() -> None:
 
 
 def _large_tensors(model: nn.Module) -> Iterator[torch.Tensor]:
-    """Parameters and buffers with values on the CPU, whose storage is not small."""
+    """Parameters and buffers with values on the CPU, whose storage is not small. A sparse one has no storage."""
     for tensor in (*model.parameters(), *model.buffers()):
         has_values = type(tensor) in (torch.Tensor, nn.Parameter) and not is_fake(tensor)
-        if has_values and tensor.device.type == "cpu" and _storage(tensor).nbytes() >= _SMALL:
+        is_here = has_values and tensor.device.type == "cpu" and tensor.layout == torch.strided
+        if is_here and _storage(tensor).nbytes() >= _SMALL:
             yield tensor
 
 

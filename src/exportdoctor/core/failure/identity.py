@@ -149,7 +149,8 @@ class NameFreeSignature(msgspec.Struct, frozen=True):
     or for the guard that a declared dimension violates: a branch on a size must not become a slice of a short table.
     For a symbol without a value, `born_by` is what made the symbols, and `size_like` whether torch takes one of them
     for a size: `int(grid.tolist()[0])` must not become `int(grid)`, nor `len(row) == 0` become `row[0] == 0`, because
-    what helps with the one does not help with the other.
+    what helps with the one does not help with the other. `in_operator` is whether an operator was running that asks by
+    itself: `one_hot(rows, longest)` with a tensor as its number must not become `one_hot(rows)`.
     """
 
     kind: FailureKind
@@ -159,6 +160,7 @@ class NameFreeSignature(msgspec.Struct, frozen=True):
     asked_by: str = ""
     born_by: tuple[str, ...] = ()
     size_like: bool = False
+    in_operator: bool = False
 
     @property
     def raised(self) -> tuple[str, ...]:
@@ -204,12 +206,14 @@ def _raised_in(failure: Failure) -> str:
     return "" if last.user else last.function.rpartition(".")[2]
 
 
-def _symbols(failure: Failure) -> tuple[str, tuple[str, ...], bool]:
-    """What asked for the value of a symbol, what made the symbols, and whether one of them is like a size."""
+def _symbols(failure: Failure) -> tuple[str, tuple[str, ...], bool, bool]:
+    """What asked for the value of a symbol, what made the symbols, whether one of them is like a size, and whether an
+    operator was running."""
     culprit = failure.culprit
     made = {name for origin in failure.origins for name in _made_by(origin)}
     size_like = any(_SIZE_LIKE.search(fact.message) for fact in failure.exceptions)
-    return outermost_operation(culprit.expression) if culprit else "", tuple(sorted(made)), size_like
+    in_operator = failure.op is not None and failure.op.raised
+    return outermost_operation(culprit.expression) if culprit else "", tuple(sorted(made)), size_like, in_operator
 
 
 def _made_by(origin: SymbolOrigin) -> list[str]:

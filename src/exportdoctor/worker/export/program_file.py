@@ -58,7 +58,7 @@ class _NotedErrors(logging.Handler):
 def why_unloadable(program: Any) -> str:
     """What torch raises when the program is saved and loaded; empty where it does not, and for a large one."""
     held = (*program.state_dict.values(), *program.constants.values())
-    if sum(value.nbytes for value in held if isinstance(value, torch.Tensor)) > _LARGEST:
+    if sum(_bytes_of(value) for value in held if isinstance(value, torch.Tensor)) > _LARGEST:
         return ""
     file = io.BytesIO()
     try:
@@ -68,6 +68,16 @@ def why_unloadable(program: Any) -> str:
     except Exception as error:  # whatever it is, the program has no file
         return first_line(f"{type(error).__name__}: {error}")
     return ""
+
+
+def _bytes_of(tensor: torch.Tensor) -> int:
+    """The bytes of its elements. `nbytes` raises for a sparse one, in which those that are stored count."""
+    return int(tensor.nbytes) if tensor.layout == torch.strided else tensor.element_size() * _stored(tensor)
+
+
+def _stored(tensor: torch.Tensor) -> int:
+    values = tensor.coalesce() if tensor.layout == torch.sparse_coo else tensor
+    return values.values().numel()
 
 
 def modules_of_classes(program: Any) -> tuple[str, ...]:
