@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.targets import BuiltPart, BuiltTarget, build, resolve
 from exportdoctor.targets.eager import run_once
+from exportdoctor.targets.parts.dynamic_cache import tensors_of
 from exportdoctor.worker.inputs_code import inputs_code
 
 
@@ -67,7 +69,29 @@ class Pair:
 
 
 class Opaque:
-    """What nobody can write as code."""
+    """What nobody can write as code: its attributes are in slots."""
+
+    __slots__ = ("secret",)
+
+
+class Mode(enum.Enum):
+    FAST = "f"
+
+
+class Sizes(NamedTuple):
+    low: int
+    high: int
+
+
+class Held:
+    def __init__(self, size: int) -> None:
+        self.state, self.mode, self.sizes = torch.ones(size), Mode.FAST, Sizes(1, size)
+        self.kind, self.device = Mode, torch.device("cpu")
+
+
+class Loop:
+    def __init__(self) -> None:
+        self.own, self.held = self, Held(2)
 
 
 def test_texts_numbers_and_objects_are_written_as_python() -> None:
@@ -87,6 +111,33 @@ def test_texts_numbers_and_objects_are_written_as_python() -> None:
     assert code.count("def make_opaque()") == 1
     with pytest.raises(NotImplementedError):
         evaluate(code, None)
+
+
+def test_objects_are_written_with_their_class_and_attributes() -> None:
+    part = BuiltPart(
+        name="default", title="", module=torch.nn.Identity(), prefix="", args=([Held(3), Held(3)], Held(4)), kwargs={},
+        dynamic_shapes=None,
+    )  # fmt: skip
+    (one, other), last = evaluate(inputs_code(part, target="model.py:build"), None)["args"]
+    assert one is not other
+    for held, size in ((one, 3), (other, 3), (last, 4)):
+        assert (type(held), held.state.shape, held.mode) == (Held, (size,), Mode.FAST)
+        assert (type(held.sizes), held.sizes.high, held.kind, held.device.type) == (Sizes, size, Mode, "cpu")
+    code = inputs_code(replace(part, args=(Loop(),)), target="model.py:build")
+    assert "def make_loop()" in code  # what holds itself is left to the user
+    assert "fill(Held" in code
+
+
+def test_the_code_of_a_decode_part_runs_with_its_cache(folder: Path) -> None:
+    part = built(folder).part("decode")
+    again = evaluate(inputs_code(part, target=str(folder)), part.module)
+    cache, given = part.kwargs["past_key_values"], again["kwargs"]["past_key_values"]
+    assert type(given) is type(cache)
+    assert [tensor.shape for tensor in tensors_of(given)] == [tensor.shape for tensor in tensors_of(cache)]
+    run_once(part.module, ((), again["kwargs"]))
+    for _, kwargs in again["more_inputs"]:
+        run_once(part.module, ((), kwargs))
+    assert again["dynamic_shapes"] == part.dynamic_shapes
 
 
 @pytest.mark.slow

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 import math
+import operator
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import groupby
@@ -40,6 +43,14 @@ def {name}():
     """Write how a {kind} is made."""
     raise NotImplementedError
 '''
+_FILL = '''
+
+def fill(kind, attributes):
+    """An object of a class with these attributes, without a call of its constructor."""
+    made = object.__new__(kind)
+    vars(made).update(attributes)
+    return made
+'''
 _FUNCTION = """
 
 def inputs(model):
@@ -51,24 +62,29 @@ def inputs(model):
 def inputs_code(part: BuiltPart, *, target: str, by_factory: bool = False) -> str:
     """A Python file with a function `inputs(model)` that returns the part's inputs and dynamic shapes."""
     head = _OF_A_FACTORY if by_factory else _OF_A_SUBMODULE if part.prefix else _OF_THE_MODEL
-    code = _Code()
+    code = _Code(config=None if by_factory or part.prefix else getattr(part.module, "config", None))
     lines = [f'        "args": {code.of(part.args)},\n'] if part.args else []
     lines.append(f'        "kwargs": {code.of(part.kwargs, depth=2)},\n')
     if part.dynamic_shapes:
         lines.append(f'        "dynamic_shapes": {code.of(part.dynamic_shapes, depth=2)},\n')
     for args, kwargs in part.more_inputs[:1]:
         lines.append(f'        "more_inputs": [({code.of(args)}, {code.of(kwargs, depth=2)})],\n')
-    before = [head.format(part=part.name, target=target, prefix=part.prefix), _IMPORTS, *sorted(code.imports)]
+    before = [head.format(part=part.name, target=target, prefix=part.prefix), _IMPORTS, *sorted(code.imports.values())]
+    before += [_FILL] if code.fills else []
     stubs = [_STUB.format(name=name, kind=kind) for name, kind in sorted(code.stubs.items())]
     return "".join((*before, *stubs, _FUNCTION, *lines, "    }\n"))
 
 
 @dataclass
 class _Code:
-    """Writes values as expressions. `imports` are lines for their classes, `stubs` functions that the user writes."""
+    """Writes values as expressions. `imports` are the lines for their classes by name, `stubs` functions that the user
+    writes, `fills` says that the function `fill` is called. An object of the class of `config` is the model's."""
 
-    imports: set[str] = field(default_factory=set)
+    config: Any = None
+    imports: dict[str, str] = field(default_factory=dict)
     stubs: dict[str, str] = field(default_factory=dict)
+    fills: bool = False
+    _inside: list[int] = field(default_factory=list)  # the objects that are being written
 
     def of(self, value: Any, *, depth: int = 0) -> str:
         """The expression of a value; `depth` in indents breaks a dict over lines."""
@@ -82,27 +98,77 @@ class _Code:
             case Mapping():
                 return "{" + ", ".join(f"{_quote(key)}: {self.of(item)}" for key, item in value.items()) + "}"
             case list():
-                return "[" + ", ".join(map(self.of, value)) + "]"
+                return self._list(value)
+            case tuple() if hasattr(value, "_fields") and (kind := self._class(type(value))):
+                return f"{kind}({', '.join(map(self.of, value))})"
             case tuple():
                 return "(" + ", ".join(map(self.of, value)) + ("," if len(value) == 1 else "") + ")"
+            case enum.Enum() if kind := self._class(type(value)):
+                return f"{kind}[{_quote(value.name)}]"
             case None | bool() | int() | str():
                 return _quote(value)
             case float():
                 return repr(value) if math.isfinite(value) else f'float("{value}")'
             case torch.dtype():
                 return str(value)
+            case torch.device():
+                return f'torch.device("{value}")'
+            case type() if kind := self._class(value):
+                return kind
         return "Dim.DYNAMIC" if is_dynamic(value) else self._object(value)
 
+    def _list(self, values: list[Any]) -> str:
+        """A list; of objects that are written alike, such as the layers of a cache, the code of one stands for all."""
+        items = [self.of(value) for value in values]
+        if len(items) > 1 and len(set(items)) == 1 and items[0].startswith("fill("):
+            return f"[{items[0]} for _ in range({len(items)})]"
+        return f"[{', '.join(items)}]"
+
+    def _class(self, kind: type) -> str:
+        """The name of a class after its import; "" for one that cannot be imported by its name."""
+        module, name = kind.__module__, kind.__qualname__
+        try:
+            found = operator.attrgetter(name)(sys.modules[module])
+        except (AttributeError, KeyError):
+            return ""
+        first = name.partition(".")[0]
+        line = f"from {module} import {first}\n"
+        if found is not kind or self.imports.get(first, line) != line:
+            return ""
+        if module != "builtins":
+            self.imports[first] = line
+        return name
+
     def _object(self, value: Any) -> str:
-        """An instance: of a dataclass of its fields, else of a function that the user writes."""
+        """An instance: of a dataclass by its fields, another by its attributes, else by a function the user writes."""
         kind = type(value)
-        if is_dataclass(kind) and kind.__qualname__.isidentifier() and all(one.init for one in fields(kind)):
-            self.imports.add(f"from {kind.__module__} import {kind.__qualname__}\n")
-            given = (f"{one.name}={self.of(getattr(value, one.name))}" for one in fields(kind))
-            return f"{kind.__qualname__}({', '.join(given)})"
-        name = f"make_{re.sub(r'[^a-z0-9]+', '_', kind.__name__.lower())}"
-        self.stubs[name] = kind.__name__
-        return f"{name}()"
+        if self.config is not None and kind is type(self.config):  # a copy of the inputs has a copy of it
+            return "model.config"
+        if id(value) not in self._inside and not isinstance(value, torch.nn.Module) and (name := self._class(kind)):
+            self._inside.append(id(value))
+            try:
+                if is_dataclass(kind) and all(one.init for one in fields(kind)):
+                    given = (f"{one.name}={self.of(getattr(value, one.name))}" for one in fields(kind))
+                    return f"{name}({', '.join(given)})"
+                if _is_its_attributes(kind):
+                    self.fills = True
+                    return f"fill({name}, {self.of(vars(value))})"
+            finally:
+                self._inside.pop()
+        stub = f"make_{re.sub(r'[^a-z0-9]+', '_', kind.__name__.lower())}"
+        self.stubs[stub] = kind.__name__
+        return f"{stub}()"
+
+
+def _is_its_attributes(kind: type) -> bool:
+    """Whether an object of this class is what its attributes are: it has no slots, and no memory of another kind."""
+    if not getattr(kind, "__dictoffset__", 0) or any(vars(base).get("__slots__") for base in kind.__mro__):
+        return False
+    try:
+        object.__new__(kind)
+    except TypeError:
+        return False
+    return True
 
 
 def _quote(value: Any) -> str:
