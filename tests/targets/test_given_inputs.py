@@ -128,6 +128,19 @@ def test_objects_are_written_with_their_class_and_attributes() -> None:
     assert "fill(Held" in code
 
 
+@pytest.mark.parametrize(
+    "name", ["uint16", "uint32", "uint64", "int8", "bool", "float8_e4m3fn", "float16", "complex64"]
+)
+@pytest.mark.parametrize("size", [4, 4000])
+def test_tensors_of_each_dtype_are_written(name: str, size: int) -> None:
+    tensor = (torch.arange(size) % 3).to(getattr(torch, name))
+    part = BuiltPart(
+        name="default", title="", module=torch.nn.Identity(), prefix="", args=(tensor,), kwargs={}, dynamic_shapes=None
+    )
+    (again,) = evaluate(inputs_code(part, target="model.py:build"), None)["args"]
+    assert (again.dtype, again.shape) == (tensor.dtype, tensor.shape)
+
+
 def test_the_code_of_a_decode_part_runs_with_its_cache(folder: Path) -> None:
     part = built(folder).part("decode")
     again = evaluate(inputs_code(part, target=str(folder)), part.module)

@@ -182,9 +182,11 @@ def _tensor(tensor: torch.Tensor) -> str:
     shape, dtype = tuple(tensor.shape), tensor.dtype
     typed = "" if dtype == torch.float32 else f", dtype={dtype}"
     if tensor.is_floating_point() or tensor.is_complex():
-        return f"torch.randn({shape}{typed})"
+        narrow = dtype.itemsize == 1  # torch draws no float8
+        return f"torch.randn({shape}).to({dtype})" if narrow else f"torch.randn({shape}{typed})"
     integer = "" if dtype == torch.int64 else f", dtype={dtype}"
-    low, high = (int(tensor.min()), int(tensor.max())) if tensor.numel() else (0, 0)
+    wide = tensor.to(torch.int64)  # torch has no order of uint16 and its like
+    low, high = (int(wide.min()), int(wide.max())) if tensor.numel() else (0, 0)
     if dtype == torch.bool or low == high:
         value = bool(low) if dtype == torch.bool else low
         return (

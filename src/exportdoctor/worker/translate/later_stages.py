@@ -20,7 +20,7 @@ from exportdoctor.torch_internals.fake_tensors import has_fakes
 from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.describe.describe_failure import cause_chain, qualified_name
 from exportdoctor.worker.describe.own_fault import own_fault
-from exportdoctor.worker.prove.compare_outputs import compare_outputs
+from exportdoctor.worker.prove.compare_outputs import are_nan, compare_outputs
 from exportdoctor.worker.translate.failed_node import describe_stage_failure
 from exportdoctor.worker.translate.onnx_program import check_model, flat_inputs, flat_outputs, save_model, translate
 from exportdoctor.worker.translate.onnx_session import OnnxSession
@@ -70,7 +70,9 @@ def run_later_stages(program: Any, module: torch.nn.Module, call: Call, probe: P
     if not row.holds:
         fact = ExceptionFact(type=NUMBERS_DIFFER, message=wording.numbers_differ(row))
         raise StageFailed("numbers", Failure(stage="numbers", exceptions=(fact,)), passed, (row,))
-    return dict.fromkeys((*passed, "numbers"), "pass")
+    shown = are_nan(list(answers))
+    told = passed if shown and all(shown) else (*passed, "numbers")  # NaN that agrees with NaN shows nothing
+    return dict.fromkeys(told, "pass")
 
 
 def _stage(stage: Stage, work: Any, passed: tuple[Stage, ...], prefix: str, model: Path | None = None) -> Any:
