@@ -176,6 +176,17 @@ def quantized():
     return Quantized(), (torch.randn(3, 4),)
 
 
+class Branch(nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            x = x * 2
+        return x * float("nan")
+
+
+def branch_to_nan():
+    return Branch(), (torch.randn(3, 4),)
+
+
 def asking():
     return Asking(), (torch.randn(3, 4),)
 
@@ -358,6 +369,15 @@ def test_outputs_that_are_nan_throughout_are_neither_right_nor_wrong(models: Pat
     assert part.numbers is not None
     assert part.numbers.verdict == "unknown"
     assert part.numbers.note == wording.export.NAN_OUTPUTS
+
+
+def test_a_shim_whose_program_has_nothing_to_be_compared_with_is_not_told_as_no_cure(models: Path) -> None:
+    report = scan_file(models, factory="branch_to_nan", cure=True)
+    (part,) = report.parts
+    assert part.verdict == "fails"
+    assert any(note.startswith("default: it exports with branch-as-where, and there is") for note in report.notes)
+    tries = {tried.shim: wording.shim_tries.shim_effect(tried) for tried in report.findings[0].shims_tried}
+    assert tries["branch-as-where"] == wording.shim_tries.NOTHING_TO_COMPARE
 
 
 def test_one_of_two_outputs_that_is_nan_leaves_the_other_to_be_compared(models: Path) -> None:

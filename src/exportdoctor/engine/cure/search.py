@@ -237,6 +237,9 @@ class CureSearch:
                 frontier.postpone(candidate.shims, trial.outcome, chain=candidate.chain)
         if found is None and not self.note:
             none_cures = wording.NONE_CURES if target.to == "export" else wording.NONE_CURES_LATER
+            compared = [trial for trial in self.trials if trial.result == "error" and trial.outcome.numbers]
+            if compared and target.to == "export":
+                none_cures = wording.exports_unproved(compared[0].shims, compared[0].outcome.numbers)
             self.note = none_cures if self.trials else wording.NONE_FITS
         return found
 

@@ -200,7 +200,9 @@ GIVE_OTHER_INPUTS = "Give other inputs with --inputs, for which the forward give
 
 def some_nan_outputs(number: int) -> str:
     """Said of a comparison in which so many of several outputs show nothing."""
-    return f"{count(number, 'output')} of eager nan throughout: not known to be right"
+    outputs = "an output" if number == 1 else f"{number} outputs"
+    verb = "is" if number == 1 else "are"
+    return f"on some inputs {outputs} of eager {verb} nan throughout, which shows nothing"
 
 
 def left_out_by_chance(titles: Sequence[str], why: str) -> str:

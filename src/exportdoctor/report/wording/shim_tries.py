@@ -21,6 +21,7 @@ NONE_CURES = "none of the shims tried makes it export"
 NONE_CURES_LATER = "it exports, and none of the shims tried gets the program further"
 NONE_GETS_FURTHER = "it exports with shims, and its program does not get through the later stages that were asked for"
 NONE_FITS = "no known shim applies to this failure"
+NOTHING_TO_COMPARE = "exports, nothing to compare"
 NOT_PROVED = "not proved: compared on the known input sets only"
 NOT_AT_FULL_SIZE = "the shims that work on the small model do not work at full size"
 NOT_COMPARED_ON_SMALL_MODEL = "the outputs could not be compared with eager on the small model"
@@ -42,11 +43,20 @@ def try_note(outcome: Outcome) -> str:
         return outcome.note or (outcome.signal or "")
     wrong = next((row for row in outcome.numbers if not row.holds), None)
     if wrong is not None:
+        if wrong.says_nothing:
+            return f"{NOTHING_TO_COMPARE}: {wrong.trouble}"
         what = wrong.trouble or f"differs from eager by {wrong.max_abs:.1e} (tolerance {wrong.tolerance:.0e})"
         return f"exports, but on inputs {wrong.inputs}: {what}"
     if outcome.status.ended_the_process:
         return outcome.status.replace("_", " ")
     return ""
+
+
+def exports_unproved(shims: Sequence[str], rows: Sequence[Agreement]) -> str:
+    """Said of a part that exports with these shims, whose program was not seen to be right."""
+    silent = next((row.trouble for row in rows if row.says_nothing), "")
+    why = f"and there is nothing to compare: {silent}" if silent else "and the program does not do the same as eager"
+    return f"it exports with {' + '.join(shims)}, {why}"
 
 
 def raised_note(outcome: Outcome) -> str:
@@ -98,7 +108,7 @@ def shim_effect(tried: ShimTry) -> str:
         "cured": "works",
         "moved": f"gets past this{following}",
         "same": "no effect",
-        "error": "does not work",
+        "error": NOTHING_TO_COMPARE if tried.note.startswith(NOTHING_TO_COMPARE) else "does not work",
         "not_applicable": "not applicable",
     }[tried.result]
 
