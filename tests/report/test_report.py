@@ -17,7 +17,7 @@ from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.explanations import next_step, summary
 from exportdoctor.core.failure.finding import ExceptionRecord, Finding, KnownIssueRecord, TriedRewrite
 from exportdoctor.core.failure.kinds import KINDS, FailureKind
-from exportdoctor.core.records.outcome import Ground
+from exportdoctor.core.records.outcome import Frame, Ground
 from exportdoctor.core.records.target import BuildOptions
 from exportdoctor.core.run import events as ev
 from exportdoctor.core.run.report import ModuleRecord, PartRecord, Prescription, Report, TargetRecord
@@ -568,10 +568,23 @@ def test_a_failure_that_is_expected_is_called_so() -> None:
 
 def test_what_no_line_of_the_model_raised_is_not_said_to_come_from_its_code() -> None:
     refused = msgspec.structs.replace(
-        WINDOWS, kind=FailureKind.PYTHON_ERROR, file=None, line=None, guard=None, value_origin=None, only_inside=None
-    )
+        WINDOWS, kind=FailureKind.PYTHON_ERROR, file=None, line=None, guard=None, value_origin=None, only_inside=None,
+        stack=(),
+    )  # fmt: skip
     assert "itself, outside of the forward" in wording.why(refused)
     assert "fake tensor" in wording.why(msgspec.structs.replace(refused, file="model.py", line=3))
+
+
+def test_what_a_layer_of_torch_raises_in_its_forward_is_not_said_to_come_from_outside_of_it() -> None:
+    """Story: an LSTM that is given a packed sequence. Its forward has no line of the user's."""
+    frame = Frame(file="torch/nn/modules/rnn.py", line=1164, function="LSTM.forward", module="encoder.lstm")
+    unknown = msgspec.structs.replace(WINDOWS, file=None, line=None, guard=None, value_origin=None, only_inside=None)
+    inside = msgspec.structs.replace(unknown, stack=(frame,))
+    assert "it fails in the forward of encoder.lstm, and" in " ".join(wording.story(inside))
+    raised = msgspec.structs.replace(inside, kind=FailureKind.PYTHON_ERROR)
+    assert "outside of the forward" not in wording.why(raised)
+    outside = msgspec.structs.replace(unknown, stack=(msgspec.structs.replace(frame, module=None),))
+    assert "torch found this outside of the forward" in " ".join(wording.story(outside))
 
 
 def test_symbols_of_one_place_are_told_in_one_sentence() -> None:

@@ -203,6 +203,9 @@ def root_cause(finding: Finding) -> str:
     return f"Caused by {root}" if root else ""
 
 
+_OUTSIDE = "torch found this outside of the forward"
+
+
 def expression(finding: Finding) -> str:
     """The expression and the operator that failed, where they say more than the source line does."""
     text = (finding.expression or "").strip()
@@ -222,7 +225,7 @@ def why(finding: Finding) -> str:
     if is_torchscript(finding):
         return why_torchscript(finding)
     known = known_causes.summary(finding)
-    if not known and finding.kind is FailureKind.PYTHON_ERROR and _has_no_line(finding):
+    if not known and finding.kind is FailureKind.PYTHON_ERROR and _has_no_line(finding) and not _running(finding):
         return "The exporter raises this itself, outside of the forward."
     summary = known or operators.summary(finding)
     if finding.only_inside is None:
@@ -282,7 +285,14 @@ def value_origin(finding: Finding) -> str:
         return ""
     if finding.kind.ends_the_process:
         return "No line is to be had: the process ended, and its stack is not reliable."
-    return "No line is to be had: torch found this outside of the forward, and its stack has no frame of your code."
+    running = _running(finding)
+    where = f"it fails in the forward of {module_name(running[-1])}" if running else _OUTSIDE
+    return f"No line is to be had: {where}, and its stack has no frame of your code."
+
+
+def _running(finding: Finding) -> tuple[str, ...]:
+    """The submodules in whose forward the exception rose, outermost first; empty where the forward was not running."""
+    return tuple(frame.module for frame in finding.stack if frame.module is not None)
 
 
 def _has_no_line(finding: Finding) -> bool:

@@ -83,7 +83,7 @@ class ChecksDecided(ast.NodeTransformer):
         return ast.fix_missing_locations(ast.copy_location(ast.If(fails, [raised], []), node))
 
     def _decision(self, test: ast.expr, told: str) -> ast.expr:
-        symbolic = _symbolic_truth(test, self.computed)
+        symbolic = _symbolic_truth(test, self.computed, raising=True)
         return ast.copy_location(ast.Call(ast.Name(_FAILS, ast.Load()), [symbolic, ast.Constant(told)], []), test)
 
     def _raises(self, statement: ast.stmt) -> bool:
@@ -97,22 +97,27 @@ class ChecksDecided(ast.NodeTransformer):
         return isinstance(found, type) and not issubclass(found, _CAUGHT_UNSEEN)
 
 
-def _symbolic_truth(node: ast.expr, computed: Collection[str]) -> ast.expr:
+def _symbolic_truth(node: ast.expr, computed: Collection[str], raising: bool | None) -> ast.expr:
     """An expression whose truth is asked, with comparisons, `not`, `and` and `or` as calls that may give a tensor.
 
-    What is inside of anything else stays: there `a and b` is one of its sides, not its truth.
+    What is inside of anything else stays: there `a and b` is one of its sides, not its truth. `raising` is the truth
+    with which the check raises for certain, `None` where neither does: in `if a or b: raise`, b can be computed always,
+    because where eager does not come to it, the check raises.
     """
     match node:
         case ast.Compare(left=left, ops=[sign], comparators=[right]) if type(sign) in _SIGNS:
             return _call(node, _COMPARE, ast.Constant(_SIGNS[type(sign)]), left, right)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return _call(node, _NEGATE, _symbolic_truth(operand, computed))
+            return _call(node, _NEGATE, _symbolic_truth(operand, computed, None if raising is None else not raising))
         case ast.BoolOp(op=op, values=[first, *others]) if not _binds_or_looks_around(node):
-            word, made = ast.Constant("and" if isinstance(op, ast.And) else "or"), _symbolic_truth(first, computed)
+            inner = raising if raising is isinstance(op, ast.Or) else None
+            word = ast.Constant("and" if isinstance(op, ast.And) else "or")
+            made = _symbolic_truth(first, computed, inner)
             for right in others:
                 nothing = ast.arguments([], [], None, [], [], None, [])
-                later = ast.Lambda(nothing, _symbolic_truth(right, computed))
-                made = _call(node, _COMBINE, word, made, later, ast.Constant(_is_total(right, computed)))
+                later = ast.Lambda(nothing, _symbolic_truth(right, computed, inner))
+                free = inner is not None or _is_total(right, computed)
+                made = _call(node, _COMBINE, word, made, later, ast.Constant(free))
             return made
     return node
 
@@ -164,12 +169,12 @@ def negate(value: Any) -> Any:
     return value.reshape(()).logical_not() if _is_open(value) else not value
 
 
-def combine(word: str, left: Any, right: Callable[[], Any], total: bool) -> Any:
+def combine(word: str, left: Any, right: Callable[[], Any], free: bool) -> Any:
     """`left and right()` or `left or right()`; a tensor, bool (), where only a run knows the left side, if the right
-    one can always be computed."""
+    one can be computed where eager does not come to it."""
     import torch
 
-    if not _is_open(left) or not total:
+    if not _is_open(left) or not free:
         return (left and right()) if word == "and" else (left or right())
     value = right()
     both = torch.logical_and if word == "and" else torch.logical_or

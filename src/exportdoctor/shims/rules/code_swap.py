@@ -9,10 +9,10 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from exportdoctor.core.failure.frames import is_user_file
+from exportdoctor.core.failure.frames import is_local_file, is_user_file
 from exportdoctor.core.patch_attribute import patch_item
 from exportdoctor.shims.export_call import ExportCall
 
@@ -61,7 +61,8 @@ def inside_decorators(value: Any, wanted: Callable[[CodeType], bool]) -> Iterato
 
 
 def user_functions(call: ExportCall, wanted: Callable[[CodeType], bool]) -> Iterator[FunctionType]:
-    """The user's functions whose code is `wanted`: methods of the modules, and functions beside their classes."""
+    """The user's functions whose code is `wanted`: methods of the modules, functions beside their classes, and what
+    these call by name in other files."""
     classes = dict.fromkeys(kind for module in call.module.modules() for kind in type(module).__mro__)
     files = dict.fromkeys(sys.modules.get(kind.__module__) for kind in classes)
 
@@ -69,9 +70,30 @@ def user_functions(call: ExportCall, wanted: Callable[[CodeType], bool]) -> Iter
         inner = (one for one in code.co_consts if isinstance(one, CodeType))
         return is_user_file(code.co_filename) and (wanted(code) or any(map(is_found, inner)))
 
-    for holder in (*classes, *files):
-        for value in list(vars(holder).values()) if holder is not None else ():
-            yield from inside_decorators(value, is_found)
+    seen = set[FunctionType]()
+    waiting = [value for holder in (*classes, *files) if holder is not None for value in vars(holder).values()]
+    while waiting:
+        value = waiting.pop(0)
+        yield from inside_decorators(value, is_found)
+        for function in inside_decorators(value, lambda code: is_user_file(code.co_filename)):
+            if function not in seen:
+                seen.add(function)
+                waiting += _named_by(function)
+
+
+def _named_by(function: FunctionType) -> list[Any]:
+    """The functions of other files that it names, alone or as attributes of a module. An installed package is entered
+    by its own code only."""
+    names = {name for code in all_code(function.__code__) for name in code.co_names}
+    given = [value for name in names if (value := function.__globals__.get(name)) is not None]
+    inside = [vars(one).get(name) for one in given if isinstance(one, ModuleType) for name in names]
+    package = function.__module__.partition(".")[0]
+
+    def is_entered(value: Any) -> bool:
+        code = getattr(inspect.unwrap(value), "__code__", None) if isinstance(value, FunctionType) else None
+        return code is not None and (is_local_file(code.co_filename) or value.__module__.partition(".")[0] == package)
+
+    return [value for value in (*given, *inside) if is_entered(value)]
 
 
 def all_code(code: CodeType) -> Iterator[CodeType]:
