@@ -153,6 +153,23 @@ def test_the_code_of_a_decode_part_runs_with_its_cache(folder: Path) -> None:
     assert again["dynamic_shapes"] == part.dynamic_shapes
 
 
+@pytest.mark.parametrize("large", [False, True])
+def test_a_mask_keeps_its_values_and_what_is_drawn_is_said_to_be(large: bool) -> None:
+    """A mask with both values was written as one of False only, with which a tagger refuses to run."""
+    mask = torch.tensor([[True, True, False], [True, False, False]]).repeat(1, 1000 if large else 1)
+    inputs = {"mask": mask, "all": torch.ones(2, dtype=torch.bool)}
+    part = BuiltPart(
+        name="default", title="", module=torch.nn.Identity(), prefix="", args=(), kwargs=inputs, dynamic_shapes=None
+    )
+    code = inputs_code(part, target="model.py:build", by_factory=True)
+    assert "floating-point values are drawn here" in code
+    again = evaluate(code, None)["kwargs"]
+    assert again["all"].tolist() == [True, True]
+    assert (again["mask"].dtype, again["mask"].shape) == (mask.dtype, mask.shape)
+    assert again["mask"].any()
+    assert large or torch.equal(again["mask"], mask)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("weights", ["fake", "random"])
 @pytest.mark.parametrize("kind", ["py", "pt", "safetensors"])

@@ -230,3 +230,23 @@ def test_what_is_registered_only_for_an_export_is_told() -> None:
     told = captured(prepare=registered)
     assert told.registered == ("Held",)
     assert "torch.export refuses Held" in told.notes[0]
+
+
+class Widening(nn.Module):
+    """Calls its children with rows of 40 lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.ReLU(), nn.Tanh()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([self.second(self.first(x[: n + 1])).sum() for n in range(40)])
+
+
+def test_what_is_called_more_often_than_is_asked_is_told_in_one_note_that_holds_where_nothing_is_asked() -> None:
+    """A part that exports has none of its submodules asked: "is asked with the first 32" was not true of it."""
+    built = BuiltPart(
+        name="p", title="", module=Widening(), prefix="", args=(torch.ones(40),), kwargs={}, dynamic_shapes=None
+    )
+    (note,) = captured_fact(capture_part(built, exporter="export"), seconds=0).notes
+    assert note == "p: 2 submodules have more than 32 distinct calls, of which no more than 32 are asked: first, second"

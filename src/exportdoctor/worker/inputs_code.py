@@ -26,7 +26,7 @@ _OF_THE_MODEL = '''"""Inputs of the part `{part}` of {target}, as exportdoctor m
     exportdoctor scan {target} --inputs THIS_FILE.py:inputs
 """
 '''
-_OF_A_FACTORY = '''"""Inputs of {target}, as its factory gives them.
+_OF_A_FACTORY = '''"""Inputs of {target}, as its factory gives them; floating-point values are drawn here.
 
 Change them there: with a factory --inputs is refused.
 """
@@ -187,16 +187,12 @@ def _tensor(tensor: torch.Tensor) -> str:
     integer = "" if dtype == torch.int64 else f", dtype={dtype}"
     wide = tensor.to(torch.int64)  # torch has no order of uint16 and its like
     low, high = (int(wide.min()), int(wide.max())) if tensor.numel() else (0, 0)
-    if dtype == torch.bool or low == high:
-        value = bool(low) if dtype == torch.bool else low
-        return (
-            f"torch.full({shape}, {value})"
-            if not integer or dtype == torch.bool
-            else f"torch.full({shape}, {low}{integer})"
-        )
+    if low == high:
+        return f"torch.full({shape}, {bool(low)})" if dtype == torch.bool else f"torch.full({shape}, {low}{integer})"
     if tensor.numel() <= _MOST_VALUES:
-        return f"torch.tensor({_list(tensor.tolist())}{integer})"
-    return f"torch.randint({low}, {high + 1}, {shape}{integer})"
+        return f"torch.tensor({_list(tensor.tolist())}{'' if dtype == torch.bool else integer})"
+    drawn = f"torch.randint({low}, {high + 1}, {shape}"
+    return f"{drawn}).bool()" if dtype == torch.bool else f"{drawn}{integer})"
 
 
 def _list(values: Any) -> str:

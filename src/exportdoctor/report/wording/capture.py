@@ -58,9 +58,11 @@ def failed_at_other_sizes(error: str) -> str:
     return f"the forward fails at other sizes ({error}), so the submodules' inputs are taken as static"
 
 
-def calls_left_out(fqn: str, *, kept: int, left: int) -> str:
-    """That a submodule has more distinct calls than are asked."""
-    return f"{fqn} is asked with the first {kept} of its distinct calls; {left} more are not"
+def calls_left_out(fqns: Sequence[str], *, kept: int) -> str:
+    """Which submodules have more distinct calls than are asked where they are asked."""
+    names = ", ".join(fqns[:_MOST_NAMED]) + (", ..." if len(fqns) > _MOST_NAMED else "")
+    have = "1 submodule has" if len(fqns) == 1 else f"{len(fqns)} submodules have"
+    return f"{have} more than {kept} distinct calls, of which no more than {kept} are asked: {names}"
 
 
 def kept_by_programs(note: str) -> str:

@@ -225,7 +225,8 @@ def why(finding: Finding) -> str:
     if is_torchscript(finding):
         return why_torchscript(finding)
     known = known_causes.summary(finding)
-    if not known and finding.kind is FailureKind.PYTHON_ERROR and _has_no_line(finding) and not _running(finding):
+    raised_by_exporter = _has_no_line(finding) and not _modules_on_stack(finding)
+    if not known and finding.kind is FailureKind.PYTHON_ERROR and raised_by_exporter:
         return "The exporter raises this itself, outside of the forward."
     summary = known or operators.summary(finding)
     if finding.only_inside is None:
@@ -285,12 +286,12 @@ def value_origin(finding: Finding) -> str:
         return ""
     if finding.kind.ends_the_process:
         return "No line is to be had: the process ended, and its stack is not reliable."
-    running = _running(finding)
+    running = _modules_on_stack(finding)
     where = f"it fails in the forward of {module_name(running[-1])}" if running else _OUTSIDE
     return f"No line is to be had: {where}, and its stack has no frame of your code."
 
 
-def _running(finding: Finding) -> tuple[str, ...]:
+def _modules_on_stack(finding: Finding) -> tuple[str, ...]:
     """The submodules in whose forward the exception rose, outermost first; empty where the forward was not running."""
     return tuple(frame.module for frame in finding.stack if frame.module is not None)
 

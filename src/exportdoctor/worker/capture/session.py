@@ -175,9 +175,8 @@ def _keep_calls(part: PartCapture, calls: dict[int, ModuleCalls], *, exporter: s
     name_axes(part.built, part.root, (call for one in calls.values() for call in one.kept))
     mentioned = find_mentioned(part.fqns.values())
     _keep_distinct(part, calls, Fingerprints(values_matter=EXPORTERS[exporter].bakes_values, mentioned=mentioned))
-    for fqn, count in part.left_out.items():
-        if count:
-            part.note(wording.calls_left_out(fqn, kept=CALLS_KEPT, left=count))
+    if many := [fqn for fqn, count in part.left_out.items() if count]:
+        part.note(wording.calls_left_out(many, kept=CALLS_KEPT))
 
 
 def _keep_distinct(part: PartCapture, calls: dict[int, ModuleCalls], fingerprints: Fingerprints) -> None:

@@ -72,10 +72,10 @@ def why_unloadable(program: Any) -> str:
 
 def _bytes_of(tensor: torch.Tensor) -> int:
     """The bytes of its elements. `nbytes` raises for a sparse one, in which those that are stored count."""
-    return int(tensor.nbytes) if tensor.layout == torch.strided else tensor.element_size() * _stored(tensor)
+    return int(tensor.nbytes) if tensor.layout == torch.strided else tensor.element_size() * _count_elements(tensor)
 
 
-def _stored(tensor: torch.Tensor) -> int:
+def _count_elements(tensor: torch.Tensor) -> int:
     values = tensor.coalesce() if tensor.layout == torch.sparse_coo else tensor
     return values.values().numel()
 
