@@ -545,6 +545,16 @@ def test_code_that_was_made_by_a_template_has_a_script_of_the_torch_functions_th
     assert code_lines(draft := fitting_draft(body, runner)) in range(5, 13), draft
 
 
+PADDED = """x = F.conv1d(F.pad(x, (n, n)), torch.ones(4, 4, 3), stride=2)
+    rows = F.pad(torch.relu(x), (n + 1, n)).transpose(1, 2)
+    return x * 2 if rows.shape[1] > 1 else x"""
+
+
+def test_a_question_about_a_size_whose_symbols_have_no_name_is_asked_of_the_size(runner: CandidateRunner) -> None:
+    draft = fitting_draft(PADDED, runner, inputs=(torch.ones(2, 4, 40), torch.tensor(3)))
+    assert code_lines(draft) in range(5, 14), draft
+
+
 TABLE = """
 import torch
 class M(torch.nn.Module):

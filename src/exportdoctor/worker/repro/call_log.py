@@ -30,15 +30,17 @@ _CONVERSIONS = {"__int__": "int", "__float__": "float", "__len__": "len", "__ind
 _SYMBOLIC = {"Eq": "==", "Ne": "!=", "Lt": "<", "Le": "<=", "Gt": ">", "Ge": ">=", "FloorDiv": "//", "Mod": "%",
              "PythonMod": "%", "TruncToInt": "int", "Max": "torch.sym_max", "Min": "torch.sym_min"}  # fmt: skip
 
+_LONGEST = 1000  # characters of an expression that gets a name
+
 
 class CallLog(TorchFunctionMode):
     """Writes each call to the descriptor `out` before it runs, so that nothing is lost where it crashes.
 
     A fact is ["entered"], ["input", path, name, its dynamic dimensions], ["call", name, code, what it changes, the
-    user's line as `file:line`], ["symbol", which symbol, which code], ["value", name, its memory, the code of a new
-    tensor of its sizes or ""], ["failed", the code of the last call with new tensors], ["suspected", that code of a
-    call on the line `suspect`] or ["guard", the user's line, its text, the call that runs, how Python asked ("int",
-    "float", "bool" or ""), the code of what it asked for].
+    user's line as `file:line`], ["symbol", a symbol or an expression, its code], ["value", name, its memory, the code
+    of a new tensor of its sizes or ""], ["failed", the code of the last call with new tensors], ["suspected", that code
+    of a call on the line `suspect`] or ["guard", the user's line, its text, the call that runs, how Python asked
+    ("int", "float", "bool" or ""), the code of what it asked for].
     """
 
     def __init__(self, out: int, suspect: str = "") -> None:
@@ -181,8 +183,9 @@ class CallLog(TorchFunctionMode):
                 self._name(item, f"{code}[{index}]")
 
     def _name_symbol(self, value: Any, code: str) -> None:
-        symbol = str(value.node.expr)
-        if symbol.isidentifier() and symbol not in self._symbols:
+        text = str(value.node.expr)
+        symbol = text if text.isidentifier() else normalise_symbolic(text)
+        if symbol and symbol not in self._symbols:
             self._symbols[symbol] = code
             self._write("symbol", symbol, code)
 
@@ -274,8 +277,21 @@ def _asked_by_python(frame: FrameType | None) -> tuple[str, Any]:
     return "", None
 
 
+def normalise_symbolic(expression: str) -> str:
+    """An expression with symbols in the form in which `write_symbolic` looks it up; "" for a number or a long one."""
+    try:
+        tree = ast.parse(expression, mode="eval") if len(expression) <= _LONGEST else None
+    except SyntaxError:
+        return ""
+    return ast.unparse(tree) if tree and any(isinstance(node, ast.Name) for node in ast.walk(tree)) else ""
+
+
 def write_symbolic(expression: str, symbols: dict[str, str]) -> str:
-    """A symbolic expression, as torch prints it, as Python; its symbols as `symbols` has them. Raises LookupError."""
+    """A symbolic expression, as torch prints it, as Python. Raises LookupError.
+
+    `symbols` has the code of its symbols, or of whole expressions in it (`normalise_symbolic`): a size of a result may
+    have a name where the symbols in it, which the call created, have none.
+    """
     try:
         return ast.unparse(_Symbolic(symbols).visit(ast.parse(expression, mode="eval")))
     except SyntaxError:
@@ -285,6 +301,11 @@ def write_symbolic(expression: str, symbols: dict[str, str]) -> str:
 class _Symbolic(ast.NodeTransformer):
     def __init__(self, symbols: dict[str, str]) -> None:
         self.symbols = symbols
+
+    def visit(self, node: ast.AST) -> Any:
+        """A node, which may be an expression that has a name."""
+        named = self.symbols.get(ast.unparse(node)) if isinstance(node, ast.BinOp | ast.Call) else None
+        return super().visit(node) if named is None else ast.parse(named, mode="eval").body
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         """A symbol."""

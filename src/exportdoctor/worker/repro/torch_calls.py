@@ -11,7 +11,8 @@ from __future__ import annotations
 import inspect
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -31,7 +32,7 @@ from exportdoctor.worker.repro.call_log import CallLog, read_calls, write_symbol
 from exportdoctor.worker.repro.script.literals import export_code, plain_code, shapes_code, tensor_code
 from exportdoctor.worker.repro.watched_run import run_in_child
 
-_UNGUARDED = re.compile(r"data-dependent expression (.+?)(?: \(unhinted: |\.?$)", re.M)
+_UNGUARDED = re.compile(r"data-dependent expression (.+?)(?: \(unhinted: (.+?)\)\.?(?:  \(|$)|\.?$)", re.M)
 _NAME = re.compile(r"\b[pvx]\d+\b")
 _SHORT, _MOST = 25, 300  # lines of a draft
 _CUTS = (4, 12)  # calls that stay where more would lead to the failure
@@ -189,9 +190,8 @@ def _endings(last: Any, calls: list[Any], symbols: dict[str, str], outcome: Outc
         return
     messages = [fact.message for fact in outcome.failure.exceptions] if outcome.failure else []
     for found in filter(None, map(_UNGUARDED.search, messages)):
-        try:
-            asked = write_symbolic(found[1], symbols)
-        except LookupError:
+        asked = _first_written((found[1], found[2]), symbols)
+        if not asked:
             continue
         yield f"if {asked}:\n            pass"
         yield from (f"return {how}({asked})" for how in ("int", "range", "bool"))
@@ -202,6 +202,14 @@ def _endings(last: Any, calls: list[Any], symbols: dict[str, str], outcome: Outc
             yield f"if {listed}:\n            pass"
             yield from (f"return {how}({listed})" for how in ("int", "range", "bool"))
         return
+
+
+def _first_written(expressions: Iterable[str | None], symbols: dict[str, str]) -> str:
+    """The first of the expressions whose symbols all have names, as code; "" where there is none."""
+    for one in filter(None, expressions):
+        with suppress(LookupError):
+            return write_symbolic(one, symbols)
+    return ""
 
 
 def _of_list(asked: str, calls: list[Any]) -> str:
