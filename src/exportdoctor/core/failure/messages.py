@@ -40,7 +40,8 @@ _VARYING = (
     (re.compile(r"You marked \S+ as dynamic"), "You marked <input> as dynamic"),
     (re.compile(r"(model attributes?: )[\w., ]+"), r"\1<name>"),
     (re.compile(r"For more information, run with TORCH_LOGS=\S+"), ""),
-    (re.compile(r"\s*\((?:unhinted|Size-like symbols): [^\n]*?\)(?=[.\s]|$)"), ""),
+    (re.compile(r"\s*\(unhinted: [^\n]*?\)(?=\.(?:\s|$))"), ""),  # an expression, with parentheses of its own
+    (re.compile(r"\s*\(Size-like symbols: [^\n]*?\)(?=[.\s]|$)"), ""),
     (re.compile(r"0x[0-9a-fA-F]+"), "<address>"),
     (re.compile(r"\b\d+(?:x\d+)+\b"), "<n>"),
     (re.compile(r"(?:/[^\s:'\"()]+)+/([^\s/:'\"()]+)"), r"\1"),
@@ -59,6 +60,14 @@ _USERS_NAMES = (
     (re.compile(r"\b(?!aten\b|prim\b)\w+::\w+"), "<op>"),
     (re.compile(r"\b(?!aten\b|prim\b)\w+\.\w+\.default\b"), "<op>"),
     (re.compile(r"[\w*+ ]+ = <input>"), " <dim> = <input>"),
+)
+# a size that is computed from sizes: how many additions it takes depends on the layers in front, not on the failure
+_ARITHMETIC = (
+    (re.compile(r"(?<!\w)\((<symbol>|<n>)\)"), r"\1"),
+    (
+        re.compile(r"(?:<symbol>\s?(?:[+*-]|//)\s?(?:<symbol>|<n>)|<n>\s?(?:[+*-]|//)\s?<symbol>)(?!\s?[*/%])"),
+        "<symbol>",
+    ),
 )
 _APIS = re.compile(r"\s*consider using data-dependent friendly APIs.*", re.S)  # 2.15 has one sentence more than 2.13
 
@@ -148,10 +157,16 @@ def without_names(message: str) -> str:
     """A normalised message without what depends on how the user names things, or on torch's advice.
 
     Dynamo's messages have a headline, and then an explanation that quotes the user's code: of that the first name
-    of a construct is kept. Of numbers it matters only whether a size was fixed because it is 0 or 1.
+    of a construct is kept. Of numbers it matters only whether a size was fixed because it is 0 or 1. Sums, products and
+    quotients of sizes are sizes; a remainder stays one, because divisibility is another question.
     """
     headline, _, explanation = _APIS.sub("", normalise(message)).partition(" Explanation: ")
     text = " ".join([headline, *re.findall(r"`(\w+)`", explanation)[:1]])
     for pattern, replacement in _USERS_NAMES:
         text = pattern.sub(replacement, text)
+    before = ""
+    while text != before:
+        before = text
+        for pattern, replacement in _ARITHMETIC:
+            text = pattern.sub(replacement, text)
     return f"{text} {OF_SIZE_ONE}" if _SIZE_OF_ONE.search(message) else text

@@ -17,9 +17,9 @@ _BUSY = 0.9  # seconds of the processor that candidates get in a second of a qui
 class ReductionBudget:
     """Wall seconds, and candidates.
 
-    On a machine that does other things too it may take up to `at_most` wall seconds, until the candidates have had as
-    much of the processor as `seconds` give them on a quiet one; or `for_long` seconds of it, as long as the script has
-    more than 25 lines.
+    On a machine that does other things too it may take up to `at_most` wall seconds, until the candidates and this
+    process, which writes them, have had as much of the processor as `seconds` give them on a quiet one; or `for_long`
+    seconds of it, as long as the script has more than 25 lines.
     """
 
     seconds: float = 60.0
@@ -34,7 +34,7 @@ class BudgetClock:
     def __init__(self, budget: ReductionBudget, runner: CandidateRunner) -> None:
         self.budget = budget
         self._runner = runner
-        self._begun, self._worked = time.monotonic(), runner.cpu_seconds
+        self._begun, self._worked = time.monotonic(), self._cpu_seconds
 
     def is_over(self, share: float = 1.0, *, source: str = "") -> bool:
         """Whether that share of the time is over, for a script as long as `source`."""
@@ -44,4 +44,8 @@ class BudgetClock:
         enough = seconds * _BUSY
         if code_lines(source) > LONG:
             enough = max(enough, share * self.budget.for_long)
-        return taken > share * self.budget.at_most or self._runner.cpu_seconds - self._worked > enough
+        return taken > share * self.budget.at_most or self._cpu_seconds - self._worked > enough
+
+    @property
+    def _cpu_seconds(self) -> float:
+        return self._runner.cpu_seconds + time.process_time()
