@@ -31,7 +31,6 @@ pytestmark = pytest.mark.slow
 MODELS = """\
 import os
 import random
-from functools import partial
 
 import numpy
 import torch
@@ -161,6 +160,8 @@ class InDouble(nn.Module):
 def of_dtype(name):
     return InDouble(), ((torch.arange(12).reshape(3, 4) / 3).to(getattr(torch, name)),)
 
+
+from functools import partial
 
 DTYPES = "uint8 uint16 uint32 uint64 int8 float16 float8_e4m3fn complex32 complex64".split()
 for dtype in DTYPES:
