@@ -35,8 +35,8 @@ _VERDICTS = {
     ),
     "specialised": "Correct on the example, but not on {wrong}.",
     "refuses": "Correct where it answers: matches eager in {comparisons}, but refuses {wrong}, which eager takes.",
-    "differs": "Rejected: it runs, but does not do the same as eager. No file was written.",
-    "fails": "No file was written.",
+    "differs": "Rejected: it runs, but does not do the same as eager. No file of the program was written.",
+    "fails": "No file of the program was written.",
 }
 _STAGES = {
     "export": "torch.export fails",
