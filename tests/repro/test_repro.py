@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -29,7 +30,7 @@ from exportdoctor.core.limits import SCRIPT_MB, SCRIPT_SECONDS
 from exportdoctor.core.protocol.repro import ScriptDraft
 from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus, SymbolOrigin
 from exportdoctor.core.run.events import RunFinished
-from exportdoctor.reduce import Verdict
+from exportdoctor.reduce import Ended, Verdict
 from exportdoctor.reduce.source.passes.backward_slice import slice_backward
 from exportdoctor.reduce.source.passes.parameters import drop_unread_parameters
 from exportdoctor.reduce.source.passes.script_sizes import offer_eager_sizes, return_last_values, widen_dynamic_sizes
@@ -418,6 +419,22 @@ def reducer_of(bench: CandidateRunner, source: str, *, questions: int) -> Reduce
     judge = CandidateJudge(runner=bench, wanted=signature, exporter="export", log=VerdictLog(None))
     clock = BudgetClock(ReductionBudget(seconds=math.inf, questions=questions), bench)
     return Reducer(judge, clock, lambda text: None)
+
+
+def test_a_script_whose_time_was_over_keeps_no_statement_that_nothing_reads(bench: CandidateRunner) -> None:
+    """What only dropped statements needed was left in a script whose reduction was cut off: 30 lines instead of 10."""
+    lines = "".join(f"        unread{number} = torch.ones({number})\n" for number in range(1, 6))
+    source = (
+        "import torch\n\nclass Model(torch.nn.Module):\n    def forward(self, x):\n"
+        f"{lines}        if x.sum() > 0:\n            pass\n        return x\n\n"
+        "torch.export.export(Model(), (torch.ones(2),))\n"
+    )
+    reducer = reducer_of(bench, source, questions=0)
+    ended = ReductionResult(source, ended=Ended.QUESTIONS.value, trail=(source,))
+    cut = reducer.cut_again(ended)
+    assert "unread" not in cut.source
+    assert reducer.judge(cut.source) is Verdict.YES
+    assert reducer.cut_again(replace(ended, ended=Ended.FINISHED.value)).source == source
 
 
 @given(trail=st.lists(st.booleans(), max_size=40))

@@ -238,7 +238,7 @@ def _reduce(reducer: Reducer, source: str) -> ReductionResult:
     if not reduction.interrupted:
         reduction = reducer.tidy(reduction)
         if not reducer.judge.wanted.kind.ends_the_process:
-            reduction = reducer.tidy(reducer.polish(reduction))
+            reduction = reducer.tidy(reducer.cut_again(reducer.polish(reduction)))
         reduction = reducer.confirm(reducer.widen(reduction))
     reducer.tell(wording.repro_progress(code_lines(reduction.source), reduction.asked, verifying=True))
     return reduction

@@ -110,10 +110,12 @@ class Reducer:
             return ReductionResult(source, ended=_INTERRUPTED, eager=self.judge.eager)
         result = self._drive(_all_passes, source, share=1 - _POLISHING, questions=self.clock.budget.questions)
         result = replace(result, trail=(draft, *result.trail))
-        return result if result.interrupted or code_lines(result.source) <= LONG else self._cut_again(result)
+        return self.cut_again(result) if code_lines(result.source) > LONG else result
 
-    def _cut_again(self, found: ReductionResult) -> ReductionResult:
-        """A script that is still long, without what only statements needed that are gone by now."""
+    def cut_again(self, found: ReductionResult) -> ReductionResult:
+        """The same without what only statements needed that are gone by now, where it is long or its time was over."""
+        if found.interrupted or (found.ended == Ended.FINISHED.value and code_lines(found.source) <= LONG):
+            return found
         try:
             source = slice_by_stack(self.judge.with_eager(found.eager), found.source, self.tell)
         except KeyboardInterrupt:
