@@ -12,7 +12,7 @@ from pathlib import Path
 
 from exportdoctor.core.failure.identity import NameFreeSignature
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS, FailureKind
-from exportdoctor.core.failure.messages import TRACEBACK, exception_in_text, without_names
+from exportdoctor.core.failure.messages import TRACEBACK, exception_in_text, without_arithmetic, without_names
 from exportdoctor.core.limits import IDLE_ATTEMPT
 from exportdoctor.core.records.outcome import OutcomeStatus
 from exportdoctor.process.group import name_exit
@@ -72,4 +72,4 @@ def _compare(wanted: NameFreeSignature, code: int, killed: OutcomeStatus | None,
 
 def _is_wanted(wanted: NameFreeSignature, name: str, message: str) -> bool:
     printed = wanted.exceptions[0].removeprefix("builtins.") if wanted.exceptions else ""
-    return bool(printed) and printed == name and without_names(message) == wanted.message
+    return bool(printed) and printed == name and without_arithmetic(without_names(message)) == wanted.message

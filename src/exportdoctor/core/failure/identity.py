@@ -16,7 +16,7 @@ import msgspec
 from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS, FailureKind
-from exportdoctor.core.failure.messages import normalise, with_one_violation, without_names
+from exportdoctor.core.failure.messages import normalise, with_one_violation, without_arithmetic, without_names
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.protocol.export import StageFailure
 from exportdoctor.core.records.outcome import Failure, Outcome, OutcomeStatus, SymbolOrigin
@@ -177,7 +177,7 @@ class NameFreeSignature(msgspec.Struct, frozen=True):
             case FailureKind.TIMEOUT | FailureKind.OUT_OF_MEMORY:
                 return True
             case _:
-                return self.message == without_names(finding.exception.message)
+                return self.message == without_arithmetic(without_names(finding.exception.message))
 
 
 def name_free_signature(outcome: Outcome, *, exporter: str) -> NameFreeSignature | None:
@@ -192,7 +192,7 @@ def name_free_signature(outcome: Outcome, *, exporter: str) -> NameFreeSignature
     return NameFreeSignature(
         kind,
         tuple(fact.type for fact in failure.exceptions),
-        without_names(failure.exceptions[0].message) if failure.exceptions else "",
+        without_arithmetic(without_names(failure.exceptions[0].message)) if failure.exceptions else "",
         _raised_in(failure),
         *(_symbols(failure) if kind.is_data_dependent else (failure.guarded_by,)),
     )

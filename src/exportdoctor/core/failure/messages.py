@@ -157,16 +157,21 @@ def without_names(message: str) -> str:
     """A normalised message without what depends on how the user names things, or on torch's advice.
 
     Dynamo's messages have a headline, and then an explanation that quotes the user's code: of that the first name
-    of a construct is kept. Of numbers it matters only whether a size was fixed because it is 0 or 1. Sums, products and
-    quotients of sizes are sizes; a remainder stays one, because divisibility is another question.
+    of a construct is kept. Of numbers it matters only whether a size was fixed because it is 0 or 1.
     """
     headline, _, explanation = _APIS.sub("", normalise(message)).partition(" Explanation: ")
     text = " ".join([headline, *re.findall(r"`(\w+)`", explanation)[:1]])
     for pattern, replacement in _USERS_NAMES:
         text = pattern.sub(replacement, text)
-    before = ""
-    while text != before:
-        before = text
-        for pattern, replacement in _ARITHMETIC:
-            text = pattern.sub(replacement, text)
     return f"{text} {OF_SIZE_ONE}" if _SIZE_OF_ONE.search(message) else text
+
+
+def without_arithmetic(message: str) -> str:
+    """A message without names in which sums, products and quotients of sizes are sizes. A remainder stays one, because
+    divisibility is another question."""
+    before = ""
+    while message != before:
+        before = message
+        for pattern, replacement in _ARITHMETIC:
+            message = pattern.sub(replacement, message)
+    return message
