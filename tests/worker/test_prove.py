@@ -21,7 +21,7 @@ from exportdoctor.torch_internals.program_checks import guards_of, violated_guar
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import compare_outputs
 from exportdoctor.worker.prove.cure_inputs import change_layout, cure_inputs, drawer_for, resample_numbers
-from exportdoctor.worker.prove.drawn_values import draw_like
+from exportdoctor.worker.prove.drawn_values import draw_like, write
 from exportdoctor.worker.prove.input_meaning import draw_boundaries
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.object_walk import tensors_by_path
@@ -466,3 +466,16 @@ def test_a_file_of_complex_numbers_is_fed_with_pairs(tmp_path: Path) -> None:
     for one in known_sets(module, x).values():
         answers = [session.run(flat_inputs(reader, *call)) for call in one.calls]
         assert answered(one, *answers).holds
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8])
+def test_whole_numbers_of_one_byte_are_drawn_as_such(dtype: torch.dtype) -> None:
+    """Of the dtypes of one byte, the float8 ones alone are drawn in float32."""
+    seen: list[torch.dtype] = []
+
+    def draw(given: Tensor) -> Tensor:
+        seen.append(given.dtype)
+        return given
+
+    write(torch.ones(3, dtype=dtype), draw)
+    assert seen == [dtype]

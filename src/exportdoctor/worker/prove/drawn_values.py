@@ -77,6 +77,6 @@ def write(leaf: torch.Tensor, draw: Callable[[torch.Tensor], torch.Tensor]) -> t
         if size > 1 and stride == 0:
             seen = seen.narrow(dim, 0, 1)
     with torch.no_grad():
-        narrow = seen.dtype.itemsize == 1  # hardly any operator takes the kinds of float8
+        narrow = seen.is_floating_point() and seen.dtype.itemsize == 1  # hardly any operator takes the kinds of float8
         seen.copy_(draw(seen.float() if narrow else seen.clone()))
     return leaf
