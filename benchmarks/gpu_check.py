@@ -161,8 +161,10 @@ def faults() -> None:
     row("  the next child", after, after == "3.0")
 
 
-def scan_of(ref: str, device: str, **how: Any) -> tuple[Any, float]:
-    """The report of a scan with cures, and its seconds."""
+def scan_of(ref: str, device: str, *, to: Any = "export", **how: Any) -> tuple[Any, float]:
+    """The report of a scan with cures, and its seconds. Its events are kept in the folder OUT, where that is set."""
+    import msgspec
+
     from exportdoctor.core.records.target import BuildOptions, TargetRef
     from exportdoctor.core.run.events import RunStarted
     from exportdoctor.core.run.run_state import fold
@@ -171,13 +173,19 @@ def scan_of(ref: str, device: str, **how: Any) -> tuple[Any, float]:
 
     parts = how.pop("parts", ())
     target = TargetRef(ref=ref, parts=parts, options=BuildOptions(device=device, **how))
-    options = ScanOptions(use_cache=False, jobs=min(16, os.cpu_count() or 2))
+    options = ScanOptions(use_cache=False, jobs=min(16, os.cpu_count() or 2), to=to)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as logs:
         request = ScanRequest(target=target, options=options, logs=Path(logs))
         started = RunStarted(run="gpu", target=target, options=options, version="0")
-        report = fold([started, *scan(request)]).report()
-    return report, time.perf_counter() - began
+        events = [started, *scan(request)]
+    seconds = time.perf_counter() - began
+    if kept := os.environ.get("OUT"):
+        lines = b"\n".join(map(msgspec.json.encode, events))
+        (Path(kept) / f"{Path(ref.partition(':')[0]).stem}-{device}-{options.to}-{time.time():.0f}.jsonl").write_bytes(
+            lines
+        )
+    return fold(events).report(), seconds
 
 
 def tell_scan(report: Any, seconds: float) -> None:
@@ -242,15 +250,22 @@ def real() -> None:
 
 
 def onnx() -> None:
-    """Which ONNX Runtime is there, and what it really loads."""
+    """Which ONNX Runtime is there, what it really loads, and programs that it runs on the card."""
     try:
         import onnxruntime
 
         from exportdoctor.worker.translate.onnx_session import runtime_package
-
-        row("ONNX Runtime", f"{runtime_package()}: {', '.join(onnxruntime.get_available_providers())}")
     except ImportError as error:
         row("ONNX Runtime", f"not installed: {error}")
+        return
+    offered = onnxruntime.get_available_providers()
+    row("ONNX Runtime", f"{runtime_package()}: {', '.join(offered)}")
+    for name in ("passing", "data_dependent_int"):
+        report, seconds = scan_of(f"{HERE / 'fixtures' / name}.py:build", "cuda", to="onnx")
+        part = report.parts[0]
+        row(f"scan {name} --to onnx --device cuda", f"{part.verdict}, {seconds:.0f} s", part.verdict != "unknown")
+        tell_scan(report, seconds)
+        row("  numbers", part.numbers)
 
 
 STEPS: dict[str, tuple[Callable[[], None], float]] = {
