@@ -96,7 +96,7 @@ def run_calls(
     import torch
 
     results = []
-    with torch.no_grad(), _quiet(), _deterministic_on_gpu(), restore_afterwards(module):
+    with torch.no_grad(), _quiet(), _on_gpu(), restore_afterwards(module):
         first = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
         for call in calls:
             given = copy_inputs(call)
@@ -144,7 +144,7 @@ def run_method_once(module: nn.Module, method: Callable[..., Any], *args: Any, *
     """Calls a method of the module without gradients; its exceptions pass through."""
     import torch
 
-    with torch.no_grad(), _quiet(), restore_afterwards(module):
+    with torch.no_grad(), _quiet(), _on_gpu(), restore_afterwards(module):
         args, kwargs = copy_inputs((args, kwargs))
         return method(*args, **kwargs)
 
@@ -160,17 +160,21 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _deterministic_on_gpu() -> Iterator[None]:
-    """With torch's deterministic algorithms where a CUDA context is open; an operator that has none warns."""
+def _on_gpu() -> Iterator[None]:
+    """Where a CUDA context is open: torch's deterministic algorithms (an operator that has none warns), and exceptions
+    in place of device-side asserts, which would lose the context."""
     import torch
 
     if not torch.cuda.is_initialized():
         yield
         return
+    from exportdoctor.targets.device_asserts import refuse_asserted_values
+
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
-        yield
+        with refuse_asserted_values():
+            yield
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 

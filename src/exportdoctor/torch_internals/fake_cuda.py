@@ -8,7 +8,8 @@ and the tracer computes with constants of one element.
 from __future__ import annotations
 
 import ctypes
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ def stand_in_for_cuda() -> None:
     patched: Any = fake_tensor
     patched.init_gpu_context = lambda _: None
     patched.FakeTensorMode.avoid_device_init = property(lambda _: True)
+    if _has_capture_check():
+        _graphs()._cuda_isCurrentStreamCapturing = _captures_nothing
     guards = _guards()
     guards[_CUDA] = guards[_META]
     library: Any = torch.library.Library
@@ -87,15 +90,34 @@ FAKE_CUDA = Hook(
 )
 
 
-def without_context() -> AbstractContextManager[None]:
-    """Within it, RuntimeError where this process would open a CUDA context: its forks could not open one then."""
+@contextmanager
+def without_context() -> Iterator[None]:
+    """Within it, RuntimeError where this process would open a CUDA context: its forks could not open one then.
+
+    Nor is the driver asked whether a CUDA graph is being captured, which starts it: transformers asks for each mask.
+    """
     from torch import cuda
 
     def refuse() -> None:
         raise RuntimeError("CUDA is not opened in this process: its forks could not use it")
 
     opened: Any = cuda.is_initialized
-    return nullcontext() if opened() else patch_attribute(cuda, "_lazy_init", refuse)
+    with ExitStack() as stack:
+        if not opened():
+            stack.enter_context(patch_attribute(cuda, "_lazy_init", refuse))
+            if _has_capture_check():
+                stack.enter_context(patch_attribute(_graphs(), "_cuda_isCurrentStreamCapturing", _captures_nothing))
+        yield
+
+
+def _captures_nothing() -> bool:
+    return False
+
+
+def _graphs() -> Any:
+    from torch.cuda import graphs
+
+    return graphs
 
 
 def is_shut_by_fork() -> bool:
@@ -103,6 +125,20 @@ def is_shut_by_fork() -> bool:
     from torch import cuda
 
     return bool(cuda._is_in_bad_fork())
+
+
+def _has_capture_check() -> bool:
+    return callable(getattr(_graphs(), "_cuda_isCurrentStreamCapturing", None))
+
+
+CAPTURE_CHECK = Hook(
+    id="cuda-capture-check",
+    api="torch.cuda.graphs._cuda_isCurrentStreamCapturing",
+    used_for="keeping the CUDA driver out of the worker whose forks are the attempts",
+    lost="--device cuda: a forward that asks whether a CUDA graph is being captured leaves attempts unknown",
+    seen_on=("2.11.0", "2.13.0"),
+    is_there=_has_capture_check,
+)
 
 
 def _has_lazy_init() -> bool:
@@ -153,4 +189,4 @@ AUTOGRAD_THREADS = Hook(
     is_there=_has_guards,
 )
 
-HOOKS = (FAKE_CUDA, LAZY_INIT, AUTOGRAD_THREADS)
+HOOKS = (FAKE_CUDA, LAZY_INIT, CAPTURE_CHECK, AUTOGRAD_THREADS)
