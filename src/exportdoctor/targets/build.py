@@ -97,7 +97,7 @@ def build(plan: Plan) -> BuiltTarget:
 
 def _build_configuration(plan: ConfigurationPlan) -> BuiltTarget:
     """The model at its real size, in eval mode on its device, and how to make each of its parts."""
-    subject, substitutions = _subject(plan, plan.options)
+    subject, substitutions = _subject(plan, plan.options, without_values=plan.without_values)
     given: BuiltPart | TargetError | None = None
     if subject.is_fake and _may_not_run(plan, subject):
         subject, given, more = _runnable_form(plan, subject)
@@ -251,7 +251,9 @@ def _with_experts(subject: ModelContext, name: str) -> ModelContext:
     return subject
 
 
-def _subject(plan: ConfigurationPlan, options: BuildOptions) -> tuple[ModelContext, tuple[Substitution, ...]]:
+def _subject(
+    plan: ConfigurationPlan, options: BuildOptions, *, without_values: bool = False
+) -> tuple[ModelContext, tuple[Substitution, ...]]:
     """The model with its weights, what makes its floating inputs (fake ones beside fake weights), and its class.
 
     Of the classes that fit the configuration, the first one that can be built.
@@ -261,7 +263,7 @@ def _subject(plan: ConfigurationPlan, options: BuildOptions) -> tuple[ModelConte
     others: list[str] = []
     for model_class in find_model_classes(config):
         try:
-            subject = _context(model_class, config, options)
+            subject = _context(model_class, config, options, without_values=without_values)
         except MissingPackageError:
             raise
         except TargetError as error:
@@ -276,9 +278,9 @@ def _subject(plan: ConfigurationPlan, options: BuildOptions) -> tuple[ModelConte
     raise TargetError(f"{first.message}. Nor can it build {named}", hint=first.hint, stack=first.stack) from first
 
 
-def _context(model_class: Any, config: Any, options: BuildOptions) -> ModelContext:
+def _context(model_class: Any, config: Any, options: BuildOptions, *, without_values: bool) -> ModelContext:
     device = choose_device(options)
-    model, fake = _with_weights(model_class, config, options)
+    model, fake = _with_weights(model_class, config, options, without_values=without_values)
     model.eval()
     _choose_placeholders(model.config)
     subject = ModelContext(model=model, options=options, device=device, fake=fake)
@@ -306,7 +308,7 @@ def _check_memory(model: nn.Module) -> None:
 
 
 def _with_weights(
-    model_class: Any, config: Any, options: BuildOptions
+    model_class: Any, config: Any, options: BuildOptions, *, without_values: bool
 ) -> tuple[nn.Module, Callable[[Any], Any] | None]:
     import torch
 
@@ -320,6 +322,9 @@ def _with_weights(
             return model_class._from_config(config, **dtype_argument(dtype or torch.float32))
 
     model = build_without_weights(construct)
+    if options.weights == "random" and without_values:
+        fake_parameters(model, device=device)
+        return model, None
     if options.weights == "random":
         if device.type == "cpu":
             _check_memory(model)

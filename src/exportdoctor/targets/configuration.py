@@ -32,7 +32,10 @@ _NAMES_SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigurationPlan:
-    """A model that transformers can build from `config`; `folder` is where the configuration was found."""
+    """A model that transformers can build from `config`; `folder` is where the configuration was found.
+
+    `without_values`: random weights are left fake, for each attempt to draw those that it needs where it needs them.
+    """
 
     ref: str
     title: str
@@ -41,6 +44,7 @@ class ConfigurationPlan:
     parts: tuple[str, ...]
     options: BuildOptions
     folder: Path | None = None
+    without_values: bool = False
 
     @property
     def available_parts(self) -> tuple[str, ...]:

@@ -120,6 +120,19 @@ def _graphs() -> Any:
     return graphs
 
 
+def why_lost() -> str:
+    """What CUDA says where this process has a context that can no longer be used; empty where it can, or has none."""
+    from torch import cuda
+
+    opened: Any = cuda.is_initialized
+    try:
+        if opened():
+            cuda.synchronize()
+    except RuntimeError as error:
+        return str(error).partition("\n")[0]
+    return ""
+
+
 def is_shut_by_fork() -> bool:
     """Whether this process can open no context, because the one that it was forked from has asked CUDA."""
     from torch import cuda

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Iterator
@@ -23,9 +24,12 @@ from exportdoctor.report.wording import capture as wording
 from exportdoctor.report.wording import missing_internals, substitution, unrecorded_note
 from exportdoctor.targets import Plan, build, build_small_model, has_small_model, plan_small_models, resolve
 from exportdoctor.targets.built import BuiltPart, BuiltTarget
+from exportdoctor.targets.configuration import ConfigurationPlan
 from exportdoctor.targets.eager import FIX_FIRST, blame_running_code, own_stack, run_once
 from exportdoctor.targets.factory.factory_plan import FactoryPlan
+from exportdoctor.targets.model.weights import plan_random_values
 from exportdoctor.torch_internals.fake_cuda import start_autograd_without_threads, without_context
+from exportdoctor.torch_internals.fake_tensors import has_fakes, is_fake
 from exportdoctor.torch_internals.hook_table import missing_hooks
 from exportdoctor.torch_internals.tracing_modes import has_global_hooks
 from exportdoctor.worker import environment
@@ -88,9 +92,9 @@ class OpenTarget:
         with without_context():
             warm_up(command.to)  # before the target's code, which may replace parts of torch
         with blame_running_code(f"Building {self.plan.title} failed"):
-            built = self.built = take_held(self.plan) or build(self.plan)
+            built = self.built = take_held(self.plan) or self._build()
             if self.placement is not None and _keeps_forks_off(self.placement):
-                self.plan, self.placement = replace_device(self.plan, asked), None
+                self.plan, self.placement = replace_device(_with_values(self.plan), asked), None
                 built = self.built = build(self.plan)
             isolation = _isolation(command.isolation)
             if isolation == "fork":
@@ -116,6 +120,32 @@ class OpenTarget:
                 runs_kernels=not self.runs_no_kernel,
             )
 
+    def _build(self) -> BuiltTarget:
+        """The target. Weights that attempts could draw themselves are drawn here where it cannot be built without."""
+        assert self.plan is not None
+        if self.placement is None or not _waits_for_values(self.plan):
+            return build(self.plan)
+        try:
+            built = build(self.plan)
+        except TargetError:
+            self.plan = _with_values(self.plan)
+            return build(self.plan)
+        self.placement.values = plan_random_values(built.model)
+        return built
+
+    def _make_part(self, name: str) -> BuiltPart:
+        """The part; of a target with values where one without does not give it. Raises whatever making it raises."""
+        assert self.built is not None
+        assert self.plan is not None
+        try:
+            return self.built.part(name)
+        except TargetError:
+            if not _waits_for_values(self.plan):
+                raise
+            self.plan = _with_values(self.plan)
+            self.built = build(self.plan)
+            return self.built.part(name)
+
     @property
     def runs_no_kernel(self) -> bool:
         """Whether a GPU was asked for and there is none: attempts see fake CUDA tensors alone."""
@@ -125,7 +155,7 @@ class OpenTarget:
         """Make a part's inputs; nothing of the part runs. Raises whatever making them raises."""
         assert self.built is not None
         with LOG.watch(), self._on_cpu(), blame_running_code(f"Making the inputs of part {command.part} failed"):
-            entry = self._prepared[command.part] = self.built.part(command.part)
+            entry = self._prepared[command.part] = self._make_part(command.part)
             self.parts[command.part] = root = capture_root_only(entry)
         return Prepared(part=command.part, prefix=entry.prefix, question=root.questions[entry.prefix][0].full)
 
@@ -143,7 +173,14 @@ class OpenTarget:
         before = self.parts.get(command.part)
         part = self._capture_anywhere(self.built, command, before)
         self.parts[command.part] = part
+        placement = self.placement
+        with part.prepare():  # classes of inputs that are pytree nodes only now
+            fills = placement is not None and placement.can_fill(part.built)
+            if fills and has_fakes(torch.nn.Module(), (part.built.args, part.built.kwargs)):
+                part.note(wording.INPUTS_DRAWN_ON_GPU)
         fact = captured_fact(part, seconds=time.perf_counter() - started)
+        if fills:
+            fact = msgspec.structs.replace(fact, has_values=True)
         now = environment.sources(part.built.module)
         sources = {what: identity for what, identity in now.items() if self._sources.get(what) != identity}
         note = unrecorded_note(self._take_new_reasons())
@@ -165,9 +202,14 @@ class OpenTarget:
             if self.placement is None or not self.placement.cards or command.part.endswith(SMALL_MODEL):
                 raise
             with self._on_cpu():
-                entry = built.part(command.part)
+                entry = self._make_part(command.part)
             part = capture_in_child(entry, self.placement, exporter=command.exporter)
-            part.note(wording.captured_on_gpu(first_line(error)))
+            told = (
+                wording.captured_with_values
+                if any(map(is_fake, entry.module.parameters()))
+                else wording.captured_on_gpu
+            )
+            part.note(told(first_line(error)))
             return part
 
     def _capture_here(self, built: BuiltTarget, command: Capture, before: PartCapture | None) -> PartCapture:
@@ -180,7 +222,7 @@ class OpenTarget:
     def _capture(self, built: BuiltTarget, command: Capture) -> PartCapture:
         entry: BuiltPart | None = None
         try:
-            entry = self._prepared.pop(command.part, None) or built.part(command.part)
+            entry = self._prepared.pop(command.part, None) or self._make_part(command.part)
             return capture_part(entry, exporter=command.exporter, at_one_size=command.at_one_size)
         except ExportdoctorError:
             raise
@@ -234,6 +276,15 @@ class OpenTarget:
         self.plan = resolve(TargetRef(ref=plan.ref, parts=tuple(plan.parts), options=options))
         self.built = build(self.plan)
         return self.built
+
+
+def _waits_for_values(plan: Plan) -> bool:
+    """Whether its random weights are drawn in each attempt."""
+    return isinstance(plan, ConfigurationPlan) and plan.without_values
+
+
+def _with_values(plan: Plan) -> Plan:
+    return dataclasses.replace(plan, without_values=False) if isinstance(plan, ConfigurationPlan) else plan
 
 
 def capture_in_child(built: BuiltPart, placement: Placement, *, exporter: str) -> PartCapture:

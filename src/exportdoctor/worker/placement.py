@@ -23,18 +23,20 @@ from exportdoctor.core.records.probe import Probe
 from exportdoctor.process.graphics_cards import Card, visible_cards
 from exportdoctor.targets import Plan
 from exportdoctor.targets.built import BuiltPart
+from exportdoctor.targets.configuration import ConfigurationPlan
 from exportdoctor.targets.model.device import no_such_card
-from exportdoctor.targets.model.weights import move_buffers, replace_parameters
-from exportdoctor.torch_internals.fake_cuda import FAKE_CUDA, is_shut_by_fork, stand_in_for_cuda
+from exportdoctor.targets.model.weights import SEED, RandomValues, move_buffers, replace_parameters
+from exportdoctor.torch_internals.fake_cuda import FAKE_CUDA, is_shut_by_fork, stand_in_for_cuda, why_lost
 from exportdoctor.torch_internals.fake_tensors import fake_tensor_class, is_fake, new_fake_mode
 from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.capture.call_shapes import CallShapes
-from exportdoctor.worker.capture.session import PartCapture
+from exportdoctor.worker.capture.session import PartCapture, capture_part
 from exportdoctor.worker.capture.snapshot import CopyBudget, copy_view, is_plain, snapshot, with_grad_of
 from exportdoctor.worker.child import fork
 
 _CONTEXT_MB = 2048.0
 """MiB of a card that an attempt takes beside its values: the context, kernels, workspaces. Not measured."""
+_CARD = torch.device("cuda:0")
 _COPIES = 3
 """How often an attempt holds its values: as they are, in a copy, and as what it computes of them."""
 
@@ -54,23 +56,32 @@ class PlacementError(Exception):
 class Placement:
     """The GPU of a worker's attempts. Without `cards` there is none, and only what needs no values can be attempted.
 
-    `alone`: the machine shows one card to CUDA. `limit_mb`: what one attempt may take of a card.
+    `alone`: the machine shows one card to CUDA. `limit_mb`: what one attempt may take of a card. `device` is a card as
+    a child sees it: of several it is shown one. `values` are what each child draws for fake parameters, by their ids.
     """
 
     cards: tuple[Card, ...]
     alone: bool = True
     limit_mb: float | None = None
-
-    @property
-    def device(self) -> torch.device:
-        """As a child sees its card: of several it is shown one."""
-        return torch.device("cuda:0")
+    device: torch.device = _CARD
+    values: dict[int, RandomValues] = field(default_factory=dict)
 
     def attempts_at_a_time(self, model: torch.nn.Module) -> int:
         """How many fit on the cards side by side, by what is free on them now; 0: there is no card to share."""
-        values = sum(_real_bytes(tensor) for tensor in (*model.parameters(), *model.buffers())) / 2**20
+        tensors = (*model.parameters(), *model.buffers())
+        values = sum(_bytes(one) for one in tensors if not is_fake(one) or id(one) in self.values) / 2**20
         needed = self.limit_mb or _CONTEXT_MB + _COPIES * values
         return sum(max(1, int(card.free_mb // needed)) for card in self.cards)
+
+    def can_fill(self, built: BuiltPart) -> bool:
+        """Whether a child has values for all that is fake in the part: parameters, and inputs that hold no indices."""
+        if not self.values:
+            return False
+        state = (*built.module.parameters(), *built.module.buffers())
+        inputs = (leaf for leaf in tree_leaves((built.args, built.kwargs)) if isinstance(leaf, torch.Tensor))
+        return all(not is_fake(one) or id(one) in self.values for one in state) and all(
+            not is_fake(one) or one.is_floating_point() for one in inputs
+        )
 
     def needs_card(self, part: PartCapture, probe: Probe) -> bool:
         """Whether the attempt computes with values, or has tensors that no fake one can stand for."""
@@ -111,7 +122,10 @@ def plan_placement(plan: Plan, *, limit_mb: float | None) -> tuple[Plan, Placeme
         raise no_such_card(chosen, len(cards))
     mine = cards if index is None else cards[index : index + 1]
     placement = Placement(cards=mine, alone=len(cards) == 1, limit_mb=limit_mb)
-    return replace_device(plan, "cpu"), placement
+    plan = replace_device(plan, "cpu")
+    if cards and isinstance(plan, ConfigurationPlan) and options.weights == "random":
+        plan = dataclasses.replace(plan, without_values=True)
+    return plan, placement
 
 
 def forks_can_open() -> bool:
@@ -140,6 +154,8 @@ class ChildPlacement:
             return
         with_values = self.placement.needs_card(part, probe)
         self._open(with_values=with_values)
+        if with_values and self.placement.values and probe.fqn != part.prefix:
+            self._capture_with_values(part, probe)
         module, calls, root = part.module_at(probe.fqn), part.calls_of(probe.fqn), probe.fqn == part.prefix
         try:
             self.place_module(module, with_values=with_values)
@@ -156,10 +172,26 @@ class ChildPlacement:
         except RuntimeError as error:
             raise PlacementError(str(error)) from error
 
-    def judge(self, outcome: Outcome) -> Outcome:
-        """The outcome; of one that failed because there is no GPU nothing follows."""
+    def _capture_with_values(self, part: PartCapture, probe: Probe) -> None:
+        """Where its call was captured with fake weights: capture the part once more, on the card, with values."""
+        call = part.calls_of(probe.fqn)[probe.call]
+        if not any(is_fake(leaf) for leaf in tree_leaves((call.args, call.kwargs))):
+            return
+        part.built = self.place_part(part.built)
+        again = capture_part(part.built, exporter=probe.exporter)
+        if probe.call < len(again.distinct.get(probe.fqn, ())):
+            part.distinct, part.root = again.distinct, again.root
+
+    def judge(self, outcome: Outcome, *, plain_export: bool) -> Outcome:
+        """The outcome; of one that failed because there is no GPU, or because its context was lost, nothing follows.
+
+        `plain_export`: the attempt was an export and nothing else, so that its failure is the module's own.
+        """
         failure = outcome.failure
-        if failure is None or self.placement.cards:
+        if self.placement.cards:
+            lost = "" if outcome.passed or plain_export or not self._opened else why_lost()
+            return Outcome(probe=outcome.probe, status=OutcomeStatus.NO_DEVICE, note=lost) if lost else outcome
+        if failure is None:
             return outcome
         asked = next((one.message for one in failure.exceptions if _NEEDS_GPU.search(one.message)), None)
         if asked is None:
@@ -184,6 +216,8 @@ class ChildPlacement:
                 raise PlacementError("This process has its card in another way")
             return
         self._opened = with_values
+        if self.placement.device.type == "cpu":
+            return
         if not with_values:
             stand_in_for_cuda()
             return
@@ -223,9 +257,13 @@ class ChildPlacement:
         return self._made[id(tensor)][1]
 
     def _on_card(self, tensor: torch.Tensor, *, with_values: bool) -> torch.Tensor:
-        """A tensor of the same sizes and strides on the card, fake where it was or where no values are needed."""
+        """A tensor of the same sizes on the card, fake where it was or where no values are needed; with the placement's
+        values in place of a fake one."""
         if with_values and not is_fake(tensor):
             return tensor.detach().to(self.placement.device)
+        if with_values and self.placement.values and tensor.is_floating_point():
+            values = self.placement.values.get(id(tensor)) or RandomValues(seed=SEED + len(self._made))
+            return values.fill(tensor, self.placement.device)
         if tensor.device == self.placement.device:
             return tensor
         meta = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
@@ -267,5 +305,5 @@ def _outputs_on(mover: _Mover, seen: CallShapes) -> CallShapes:
     return dataclasses.replace(seen, given=given)
 
 
-def _real_bytes(tensor: torch.Tensor) -> int:
-    return 0 if is_fake(tensor) else tensor.numel() * tensor.element_size()
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

@@ -238,7 +238,9 @@ class ScanServer:
                 outcome = (attempt if full else attempt_fast)(part, probe, shim_files=files)
             if outcome is None:
                 return None
-            return encode(_with_sources(placed.judge(outcome) if placed is not None else outcome, before, sources))
+            if placed is not None:
+                outcome = placed.judge(outcome, plain_export=probe.to == "export" and not probe.shims)
+            return encode(_with_sources(outcome, before, sources))
 
         child = fork(work, log=log, close=self._descriptors())
         self.attempts[child.pid] = AttemptChild(child, probe, log, full, card)

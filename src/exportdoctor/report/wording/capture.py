@@ -154,6 +154,16 @@ def one_picture(why: str) -> str:
     return f"It takes one row with one picture alone. For several: {why}"
 
 
+INPUTS_DRAWN_ON_GPU = (
+    "attempts draw at random on the GPU what eager computes of its inputs, such as a cache, as they do its weights"
+)
+
+
+def captured_with_values(error: str) -> str:
+    """That the forward ran on the GPU, because it needs the values that attempts draw there."""
+    return f"its forward ran on the GPU, with random weights that are drawn there: without values it fails ({error})"
+
+
 def captured_on_gpu(error: str) -> str:
     """That the forward ran on the GPU, because it fails on the CPU."""
     return f"its forward ran on the GPU, because on the CPU it fails ({error})"

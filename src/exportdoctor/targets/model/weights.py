@@ -7,8 +7,10 @@ computes at construction are real, so that index arithmetic on them works.
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.patch_attribute import patch_attribute
@@ -60,16 +62,37 @@ def random_parameters(model: nn.Module, *, device: torch.device) -> None:
     import torch
 
     generator = torch.Generator(device=device).manual_seed(SEED)
-    owners = {id(parameter): module for module in model.modules() for parameter in module.parameters(recurse=False)}
+    planned = plan_random_values(model)
+    replace_parameters(model, lambda _, parameter: planned[id(parameter)].fill(parameter, device, generator))
+    model.to(device)
 
-    def draw(name: str, parameter: nn.Parameter) -> torch.Tensor:
-        values = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
+
+@dataclass(frozen=True)
+class RandomValues:
+    """A normal distribution, and the seed of the values that are drawn of it where no generator is given."""
+
+    mean: float = 0.0
+    spread: float = 1.0
+    seed: int = SEED
+
+    def fill(self, like: torch.Tensor, device: torch.device, generator: torch.Generator | None = None) -> torch.Tensor:
+        """A tensor of the shape and dtype of `like`, which may be fake, on the device."""
+        import torch
+
+        generator = generator or torch.Generator(device=device).manual_seed(self.seed)
+        values = torch.empty(like.shape, dtype=like.dtype, device=device)
+        return values.normal_(self.mean, self.spread, generator=generator)
+
+
+def plan_random_values(model: nn.Module) -> dict[int, RandomValues]:
+    """What `random_parameters` draws of for each parameter, by the parameter's id; its seed follows from its name."""
+    owners = {id(parameter): module for module in model.modules() for parameter in module.parameters(recurse=False)}
+    found = {}
+    for name, parameter in model.named_parameters():
         is_scale = parameter.dim() == 1 and name.endswith("weight")
         spread = _spread(parameter, owners[id(parameter)])
-        return values.normal_(1.0 if is_scale else 0.0, spread, generator=generator)
-
-    replace_parameters(model, draw)
-    model.to(device)
+        found[id(parameter)] = RandomValues(1.0 if is_scale else 0.0, spread, SEED + zlib.crc32(name.encode()))
+    return found
 
 
 def _spread(parameter: nn.Parameter, owner: nn.Module) -> float:
