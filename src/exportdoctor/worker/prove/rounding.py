@@ -10,6 +10,7 @@ import torch
 from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.report.wording.export import MOVED_BY_ROUNDING, left_out_by_chance
 from exportdoctor.targets.built import Inputs
+from exportdoctor.torch_internals.fake_tensors import is_fake
 from exportdoctor.torch_internals.tracing_modes import dispatch_mode_class
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, tensors_in
 from exportdoctor.worker.prove.eager_trace import PASSED_ON
@@ -33,15 +34,22 @@ class RoundingNoise(dispatch_mode_class()):  # type: ignore[misc]
     def __init__(self, units: float, seed: int) -> None:
         super().__init__()
         self._units = units
-        self._generator = torch.Generator().manual_seed(seed)
+        self._seed = seed
+        self._generators: dict[torch.device, torch.Generator] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        new = isinstance(result, torch.Tensor) and result.is_floating_point() and result.device.type == "cpu"
-        if not new or func.__name__.partition(".")[0] in PASSED_ON or func._schema.returns[0].alias_info is not None:
+        if not isinstance(result, torch.Tensor) or not result.is_floating_point() or is_fake(result) or result.is_meta:
             return result
-        noise = torch.rand(result.shape, generator=self._generator) * 2 - 1
+        if func.__name__.partition(".")[0] in PASSED_ON or func._schema.returns[0].alias_info is not None:
+            return result
+        noise = torch.rand(result.shape, generator=self._generator(result.device), device=result.device) * 2 - 1
         return (result * (1 + self._units * torch.finfo(result.dtype).eps * noise)).to(result.dtype)
+
+    def _generator(self, device: torch.device) -> torch.Generator:
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(device=device).manual_seed(self._seed)
+        return self._generators[device]
 
 
 def leave_out_rounding(
