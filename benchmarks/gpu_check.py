@@ -17,8 +17,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -169,8 +170,6 @@ def faults() -> None:
 
 def scan_of(ref: str, device: str, *, to: Any = "export", **how: Any) -> tuple[Any, float]:
     """The report of a scan with cures, and its seconds. Its events are kept in the folder OUT, where that is set."""
-    import msgspec
-
     from exportdoctor.core.records.target import BuildOptions, TargetRef
     from exportdoctor.core.run.events import RunStarted
     from exportdoctor.core.run.run_state import fold
@@ -184,14 +183,19 @@ def scan_of(ref: str, device: str, *, to: Any = "export", **how: Any) -> tuple[A
     with tempfile.TemporaryDirectory() as logs:
         request = ScanRequest(target=target, options=options, logs=Path(logs))
         started = RunStarted(run="gpu", target=target, options=options, version="0")
-        events = [started, *scan(request)]
-    seconds = time.perf_counter() - began
-    if kept := os.environ.get("OUT"):
-        lines = b"\n".join(map(msgspec.json.encode, events))
-        (Path(kept) / f"{Path(ref.partition(':')[0]).stem}-{device}-{options.to}-{time.time():.0f}.jsonl").write_bytes(
-            lines
-        )
-    return fold(events).report(), seconds
+        events = list(_kept(chain((started,), scan(request)), f"{Path(ref.partition(':')[0]).stem}-{device}-{to}"))
+    return fold(events).report(), time.perf_counter() - began
+
+
+def _kept(events: Iterable[Any], name: str) -> Iterator[Any]:
+    """The events, each also written to a file in the folder OUT as it comes, where that is set."""
+    import msgspec
+
+    folder = os.environ.get("OUT")
+    with open(Path(folder, f"{name}-{os.getpid()}.jsonl") if folder else os.devnull, "ab", buffering=0) as file:
+        for event in events:
+            file.write(msgspec.json.encode(event) + b"\n")
+            yield event
 
 
 def tell_scan(report: Any, seconds: float) -> None:
@@ -270,7 +274,7 @@ def onnx() -> None:
         return
     offered = onnxruntime.get_available_providers()
     row("ONNX Runtime", f"{runtime_package()}: {', '.join(offered)}")
-    for name in ("passing", "data_dependent_int"):
+    for name in ("shared_module", "data_dependent_int"):
         report, seconds = scan_of(f"{HERE / 'fixtures' / name}.py:build", "cuda", to="onnx")
         part = report.parts[0]
         row(f"scan {name} --to onnx --device cuda", f"{part.verdict}, {seconds:.0f} s", part.verdict != "unknown")

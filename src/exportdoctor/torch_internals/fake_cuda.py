@@ -19,6 +19,8 @@ from exportdoctor.torch_internals.hook import Hook
 _CUDA, _META = 1, 14
 """Their numbers in c10::DeviceType."""
 _REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
+_STATE_BYTES = 16
+"""Of a CUDA generator: its seed and its offset."""
 _KEPT: list[Any] = []
 """The kernels below, which hold as long as this does."""
 
@@ -35,8 +37,6 @@ def stand_in_for_cuda() -> None:
     patched: Any = fake_tensor
     patched.init_gpu_context = lambda _: None
     patched.FakeTensorMode.avoid_device_init = property(lambda _: True)
-    if _has_capture_check():
-        _graphs()._cuda_isCurrentStreamCapturing = _captures_nothing
     guards = _guards()
     guards[_CUDA] = guards[_META]
     library: Any = torch.library.Library
@@ -92,11 +92,8 @@ FAKE_CUDA = Hook(
 
 @contextmanager
 def without_context() -> Iterator[None]:
-    """Within it, RuntimeError where this process would open a CUDA context: its forks could not open one then.
-
-    Nor is the driver asked whether a CUDA graph is being captured, which starts it: transformers asks for each mask.
-    """
-    from torch import cuda
+    """Within it, RuntimeError where this process would open a CUDA context: its forks could not open one then."""
+    from torch import _C, cuda
 
     def refuse() -> None:
         raise RuntimeError("CUDA is not opened in this process: its forks could not use it")
@@ -105,13 +102,39 @@ def without_context() -> Iterator[None]:
     with ExitStack() as stack:
         if not opened():
             stack.enter_context(patch_attribute(cuda, "_lazy_init", refuse))
-            if _has_capture_check():
-                stack.enter_context(patch_attribute(_graphs(), "_cuda_isCurrentStreamCapturing", _captures_nothing))
+            if hasattr(_C, "_cuda_init"):  # parts of torch.cuda have that function under a name of their own
+                stack.enter_context(patch_attribute(_C, "_cuda_init", refuse))
         yield
 
 
-def _captures_nothing() -> bool:
-    return False
+def keep_driver_out() -> None:
+    """From now on what asks for the state of CUDA starts no driver in this process: without a context there is none.
+
+    transformers asks for each mask whether a CUDA graph is being captured, and torch saves the random state of the GPU
+    around each decomposition. A driver that has started works in no fork.
+    """
+    import torch
+    from torch import cuda
+
+    if torch.version.cuda is None or not QUESTIONS.is_supported() or cuda.get_rng_state.__module__ == __name__:
+        return
+    opened: Any = cuda.is_initialized
+    patched: Any = cuda
+    is_capturing, get_state, set_state = (
+        _graphs()._cuda_isCurrentStreamCapturing,
+        cuda.get_rng_state,
+        cuda.set_rng_state,
+    )
+
+    def get_rng_state(device: Any = "cuda") -> torch.Tensor:
+        return get_state(device) if opened() else torch.zeros(_STATE_BYTES, dtype=torch.uint8, device="cpu")
+
+    def set_rng_state(new_state: torch.Tensor, device: Any = "cuda") -> None:
+        if opened() or bool(new_state.any()):
+            set_state(new_state, device)
+
+    _graphs()._cuda_isCurrentStreamCapturing = lambda: opened() and is_capturing()
+    patched.get_rng_state, patched.set_rng_state = get_rng_state, set_rng_state
 
 
 def _graphs() -> Any:
@@ -140,17 +163,19 @@ def is_shut_by_fork() -> bool:
     return bool(cuda._is_in_bad_fork())
 
 
-def _has_capture_check() -> bool:
-    return callable(getattr(_graphs(), "_cuda_isCurrentStreamCapturing", None))
+def _has_questions() -> bool:
+    from torch import cuda
+
+    return callable(getattr(_graphs(), "_cuda_isCurrentStreamCapturing", None)) and callable(cuda.get_rng_state)
 
 
-CAPTURE_CHECK = Hook(
-    id="cuda-capture-check",
+QUESTIONS = Hook(
+    id="cuda-questions",
     api="torch.cuda.graphs._cuda_isCurrentStreamCapturing",
     used_for="keeping the CUDA driver out of the worker whose forks are the attempts",
-    lost="--device cuda: a forward that asks whether a CUDA graph is being captured leaves attempts unknown",
+    lost="where there is a GPU: a forward that asks whether a CUDA graph is being captured leaves attempts unknown",
     seen_on=("2.11.0", "2.13.0"),
-    is_there=_has_capture_check,
+    is_there=_has_questions,
 )
 
 
@@ -202,4 +227,4 @@ AUTOGRAD_THREADS = Hook(
     is_there=_has_guards,
 )
 
-HOOKS = (FAKE_CUDA, LAZY_INIT, CAPTURE_CHECK, AUTOGRAD_THREADS)
+HOOKS = (FAKE_CUDA, LAZY_INIT, QUESTIONS, AUTOGRAD_THREADS)

@@ -28,7 +28,7 @@ from exportdoctor.targets.configuration import ConfigurationPlan
 from exportdoctor.targets.eager import FIX_FIRST, blame_running_code, own_stack, run_once
 from exportdoctor.targets.factory.factory_plan import FactoryPlan
 from exportdoctor.targets.model.weights import plan_random_values
-from exportdoctor.torch_internals.fake_cuda import start_autograd_without_threads, without_context
+from exportdoctor.torch_internals.fake_cuda import keep_driver_out, start_autograd_without_threads, without_context
 from exportdoctor.torch_internals.fake_tensors import has_fakes, is_fake
 from exportdoctor.torch_internals.hook_table import missing_hooks
 from exportdoctor.torch_internals.tracing_modes import has_global_hooks
@@ -81,6 +81,7 @@ class OpenTarget:
         if command.isolation != "process":
             # libgomp's threads do not survive a fork: with one thread no parallel region is ever entered
             torch.set_num_threads(1)
+        keep_driver_out()
         target, self.shim_files = command.target, command.shim_files
         self.plan = self.given if self.given is not None or target is None else resolve(target)
         assert self.plan is not None
