@@ -12,7 +12,7 @@ from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import run_calls
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.input_set import InputSet
-from exportdoctor.worker.prove.rounding import RoundingNoise, leave_out_rounding
+from exportdoctor.worker.prove.rounding import RoundingNoise, leave_out_rounding, widen_to_rounding
 
 EPS = torch.finfo(torch.float32).eps
 
@@ -98,3 +98,55 @@ def test_noise_of_rounding_moves_what_is_computed_by_little_and_leaves_what_is_p
     assert torch.equal(passed.flatten(), values)
     apart = (computed / (values * 2) - 1).abs().max()
     assert 0 < apart <= 17 * EPS
+
+
+class Deep(torch.nn.Module):
+    """A residual network of many layers, whose products are summed in one piece or in two: the same function."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(layers))
+        self.pieces, self.left_out = 1, -1
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        for number, layer in enumerate(self.layers):
+            assert isinstance(layer, torch.nn.Linear)
+            normed = torch.nn.functional.layer_norm(hidden, (64,))
+            parts = zip(normed.chunk(self.pieces, -1), layer.weight.chunk(self.pieces, -1), strict=True)
+            product = sum(rows @ weight.T for rows, weight in parts) + layer.bias
+            hidden = hidden + torch.nn.functional.gelu(product) * (4.0 if number != self.left_out else 0.0)
+        return hidden
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_through_many_layers_outputs_of_half_precision_are_held_to_rounding(dtype: torch.dtype) -> None:
+    module = Deep(160).to(dtype)
+    calls: tuple[Inputs, ...] = (((torch.randn(256, 64, dtype=dtype),), {}),)
+    one = InputSet(title="example", kind="example", calls=calls, results=run_calls(module, calls), same=True)
+
+    def widened(pieces: int, left_out: int) -> tuple[Agreement, Agreement]:
+        module.pieces, module.left_out = pieces, left_out
+        row = compare_calls(one, run_calls(module, calls))
+        module.pieces, module.left_out = 1, -1
+        (found,) = widen_to_rounding(module, [one], [row])
+        return row, found
+
+    before, after = widened(pieces=2, left_out=-1)
+    assert after.holds
+    if dtype is torch.bfloat16:
+        assert not before.holds, "the dtype alone allows less"
+        assert "rounding" in after.note
+        assert after.tolerance > before.tolerance
+    before, after = widened(pieces=1, left_out=40)
+    assert not before.holds
+    assert after == before
+
+
+def test_in_single_precision_no_tolerance_is_widened() -> None:
+    module = Deep(64)
+    calls: tuple[Inputs, ...] = (((torch.randn(8, 64),), {}),)
+    one = InputSet(title="example", kind="example", calls=calls, results=run_calls(module, calls), same=True)
+    row = row_of(one, 0.1)
+    assert not row.holds
+    assert widen_to_rounding(module, [one], [row]) == [row]

@@ -189,6 +189,9 @@ def random_eager(changed: Sequence[str]) -> str:
 
 
 MOVED_BY_ROUNDING = "rounding alone moves eager's own answer there by no less than the program differs from it"
+WIDENED_TO_ROUNDING = (
+    "the tolerance is what rounding alone moves eager's own answer by, since that is more than is allowed by the dtype"
+)
 FIX_CHANCE = (
     "Let the model draw with torch's default generator only, and keep what it changes from call to call in buffers"
 )

@@ -40,7 +40,7 @@ from exportdoctor.worker.prove.input_set import InputSet, run_in_eager
 from exportdoctor.worker.prove.other_way import name_other_way
 from exportdoctor.worker.prove.recorded_gradients import held_to_traced
 from exportdoctor.worker.prove.repeated_eager import leave_out_chance, states_of_generators, why_unlike
-from exportdoctor.worker.prove.rounding import leave_out_rounding
+from exportdoctor.worker.prove.rounding import leave_out_rounding, widen_to_rounding
 from exportdoctor.worker.translate.failed_node import describe_empty_constant
 
 _USUAL_GUARD = re.compile(r"[^ ]+\.size\(\)\[\d+\] (>= [012]|== [^ ]+\.size\(\)\[\d+\])")
@@ -113,6 +113,7 @@ def shimmed_export(
     def hold(*those: InputSet) -> tuple[list[InputSet], list[Agreement], str]:
         held = held_to_traced(call.module, those, compare(*those), compare)
         kept, rows, chance = leave_out_chance(call.module, those, held)
+        rows = widen_to_rounding(call.module, kept, rows)
         kept, rows, rounding = leave_out_rounding(call.module, kept, rows)
         return kept, rows, "; ".join(filter(None, (chance, rounding)))
 
@@ -124,7 +125,7 @@ def shimmed_export(
     if not agrees:
         rows = held_to_traced(call.module, sets, rows, compare)
         kept, rows, chance = leave_out_chance(call.module, sets, rows)
-        sets = tuple(kept)
+        sets, rows = tuple(kept), widen_to_rounding(call.module, kept, rows)
         if agrees := all(row.holds or _is_of_layout(row, probe) for row in rows):
             with apply_shims(shims, treated):
                 why = why_unloadable(program)

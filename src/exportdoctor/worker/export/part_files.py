@@ -35,7 +35,7 @@ from exportdoctor.worker.export.program_file import load_program, modules_of_cla
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import failed_run
 from exportdoctor.worker.prove.input_set import InputSet
-from exportdoctor.worker.prove.rounding import leave_out_rounding
+from exportdoctor.worker.prove.rounding import leave_out_rounding, widen_to_rounding
 from exportdoctor.worker.translate.failed_node import describe_export_failure, describe_stage_failure
 from exportdoctor.worker.translate.onnx_bisect import find_smallest_submodule
 from exportdoctor.worker.translate.onnx_first_difference import first_difference
@@ -321,7 +321,8 @@ def _compare(job: PartJob, made: PartExport, call: ExportCall) -> Iterator[_Comp
 
 def _judge(job: PartJob, made: PartExport, compared: Sequence[_Compared]) -> None:
     """Note the comparisons, and where the file first differs. Call it while no shim is active."""
-    sets, rows, said = leave_out_rounding(job.part.module, *zip(*compared, strict=True))
+    asked, plain = zip(*compared, strict=True)
+    sets, rows, said = leave_out_rounding(job.part.module, asked, widen_to_rounding(job.part.module, asked, plain))
     found = list(zip(sets, rows, strict=True))
     made.numbers += rows
     if said:
