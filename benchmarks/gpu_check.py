@@ -69,7 +69,6 @@ def parent() -> None:
     options = BuildOptions(device="cuda", weights="random")
     opened = target.open(Open(target=TargetRef(ref="Qwen2.5-VL-3B-tiny", options=options)))
     row("attempts are", opened.isolation, opened.isolation == "fork")
-    row("attempts at a time, by memory", opened.jobs_at_most)
     for name in ("vision", "text"):
         target.capture(Capture(part=name))
     row("context of the parent after two captures", torch.cuda.is_initialized(), not torch.cuda.is_initialized())

@@ -178,12 +178,24 @@ def test_a_question_that_computes_with_values_needs_a_card() -> None:
 
 
 def test_no_more_attempts_share_the_cards_than_fit() -> None:
-    model = nn.Linear(1024, 1024)
-    assert Placement(cards=()).attempts_at_a_time(model) == 0
-    assert Placement(cards=(CARD,), limit_mb=15_000.0).attempts_at_a_time(model) == 2
-    assert Placement(cards=(CARD, CARD), limit_mb=15_000.0).attempts_at_a_time(model) == 4
-    assert Placement(cards=(CARD,), limit_mb=90_000.0).attempts_at_a_time(model) == 1
-    assert Placement(cards=(CARD,)).attempts_at_a_time(model) > 1
+    def started(placement: Placement, needed_mb: float) -> list[int]:
+        taken: dict[int, float] = {}
+        found = []
+        for _ in range(9):
+            card = placement.choose_card(needed_mb, taken)
+            if card is not None:
+                taken[card] = taken.get(card, 0.0) + needed_mb
+                found.append(card)
+        return found
+
+    one, two = Placement(cards=(CARD,)), Placement(cards=(CARD, CARD))
+    assert started(one, 15_000.0) == [0, 0]
+    assert started(two, 15_000.0) == [0, 1, 0, 1]
+    assert started(one, 90_000.0) == [0], "alone on a card, one that may not fit is tried"
+    part, run = outer(), Probe(part="default", fqn="", to="run")
+    assert Placement(cards=()).needed_mb(part, run) == 0
+    assert Placement(cards=(CARD,), limit_mb=15_000.0).needed_mb(part, run) == 15_000
+    assert 0 < one.needed_mb(part, run) < 4_000
 
 
 def test_a_capture_comes_back_from_a_child_as_it_was() -> None:

@@ -77,7 +77,8 @@ def _small_plan(plan: ConfigurationPlan, config: dict[str, Any]) -> Configuratio
     options = msgspec.structs.replace(
         plan.options, weights="random", dtype="float32", device="cpu", image_size=size or plan.options.image_size
     )
-    return dataclasses.replace(plan, config=config, title=f"{plan.title}, small model", options=options)
+    title = f"{plan.title}, small model"
+    return dataclasses.replace(plan, config=config, title=title, options=options, without_values=False)
 
 
 def _is_accepted(config: Mapping[str, Any]) -> bool:

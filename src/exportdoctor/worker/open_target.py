@@ -116,8 +116,8 @@ class OpenTarget:
                     *((wording.NO_KERNEL_RUNS,) if self.runs_no_kernel else ()),
                     *filter(None, [missing_internals(missing_hooks()), unrecorded_note(self._take_new_reasons())]),
                 ),
-                has_small_model=built.weights == "fake" and has_small_model(self.plan),
-                jobs_at_most=self.placement.attempts_at_a_time(built.model) if self.placement is not None else 0,
+                has_small_model=(built.weights == "fake" or _waits_for_values(self.plan))
+                and has_small_model(self.plan),
                 runs_kernels=not self.runs_no_kernel,
             )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,12 +67,21 @@ class Placement:
     device: torch.device = _CARD
     values: dict[int, RandomValues] = field(default_factory=dict)
 
-    def attempts_at_a_time(self, model: torch.nn.Module) -> int:
-        """How many fit on the cards side by side, by what is free on them now; 0: there is no card to share."""
-        tensors = (*model.parameters(), *model.buffers())
+    def needed_mb(self, part: PartCapture, probe: Probe) -> float:
+        """MiB of a card that the attempt may take; 0 where it needs no card."""
+        if not self.cards or part.built.name.endswith(SMALL_MODEL) or not self.needs_card(part, probe):
+            return 0.0
+        module = part.module_at(probe.fqn)
+        tensors = (*module.parameters(), *module.buffers())
         values = sum(_bytes(one) for one in tensors if not is_fake(one) or id(one) in self.values) / 2**20
-        needed = self.limit_mb or _CONTEXT_MB + _COPIES * values
-        return sum(max(1, int(card.free_mb // needed)) for card in self.cards)
+        return self.limit_mb or _CONTEXT_MB + _COPIES * values
+
+    def choose_card(self, needed_mb: float, taken_mb: Mapping[int, float]) -> int | None:
+        """The card with most room for an attempt that needs so much, beside what is taken of each; None where it has to
+        wait. A card of which nothing is taken is given to any."""
+        room = {card: one.free_mb - taken_mb.get(card, 0.0) for card, one in enumerate(self.cards)}
+        card = max(room, key=lambda one: room[one], default=0)
+        return card if not taken_mb.get(card) or room[card] >= needed_mb else None
 
     def can_fill(self, built: BuiltPart) -> bool:
         """Whether a child has values for all that is fake in the part: parameters, and inputs that hold no indices."""

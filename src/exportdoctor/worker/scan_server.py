@@ -12,7 +12,7 @@ import os
 import selectors
 import signal
 import traceback
-from collections import Counter
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -66,7 +66,7 @@ from exportdoctor.worker.standard_streams import (
 class AttemptChild:
     """An attempt in a child of its own. A `full` one takes no short cuts, so its outcome is not in doubt.
 
-    `card` is the one of the placement's that it may use.
+    `card` is the one of the placement's that it may use, `card_mb` how much of it, in MiB.
     """
 
     child: Child
@@ -74,6 +74,7 @@ class AttemptChild:
     log: str | None
     full: bool
     card: int = 0
+    card_mb: float = 0.0
 
     def outcome(self, end: ChildEnd) -> Outcome:
         """Its outcome, with the log that it left; one that passes leaves none."""
@@ -92,7 +93,10 @@ class AttemptChild:
 
 @dataclass
 class ScanServer:
-    """Commands come in on one descriptor, replies go out on another. Ends when the commands end."""
+    """Commands come in on one descriptor, replies go out on another. Ends when the commands end.
+
+    `waiting` are the attempts for which there is no room on a card, and whether they are full ones.
+    """
 
     commands: int
     replies: int
@@ -100,6 +104,7 @@ class ScanServer:
     logs: str | None = None
     isolation: str = "fork"
     attempts: dict[int, AttemptChild] = field(default_factory=dict)
+    waiting: deque[tuple[Probe, bool]] = field(default_factory=deque)
     batch: BatchChild | None = None
     _shim_sources: dict[str, str] | None = None
     _buffer: bytearray = field(default_factory=bytearray)
@@ -226,7 +231,10 @@ class ScanServer:
     def _attempt_in_child(self, probe: Probe, *, full: bool = False) -> None:
         """Attempt it in the fast way first; where that leaves the outcome in doubt, in full, which is final."""
         part, files, log = self.target.parts[probe.part], self.target.shim_files, self._log(probe)
-        card = self._freest_card()
+        card_mb, card = self._find_room(probe)
+        if card is None:
+            self.waiting.append((probe, full))
+            return
         placed = self._child_placement(card)
         sources = self._load_shims() if probe.shims else {}
 
@@ -243,7 +251,7 @@ class ScanServer:
             return encode(_with_sources(outcome, before, sources))
 
         child = fork(work, log=log, close=self._descriptors())
-        self.attempts[child.pid] = AttemptChild(child, probe, log, full, card)
+        self.attempts[child.pid] = AttemptChild(child, probe, log, full, card, card_mb)
         self._reply(Started(probe=probe.id, pid=child.pid))
 
     def _load_shims(self) -> dict[str, str]:
@@ -256,12 +264,16 @@ class ScanServer:
             self._shim_sources = LOG.collect(since=before)
         return self._shim_sources
 
-    def _freest_card(self) -> int:
-        """The card with the fewest attempts."""
+    def _find_room(self, probe: Probe) -> tuple[float, int | None]:
+        """How much of a card the attempt may take, in MiB, and which card has room for it; None if it has to wait."""
         placement = self.target.placement
-        cards = range(len(placement.cards)) if placement is not None else ()
-        busy = Counter(running.card for running in self.attempts.values())
-        return min(cards, key=lambda card: busy[card], default=0)
+        needed = placement.needed_mb(self.target.parts[probe.part], probe) if placement is not None else 0.0
+        if placement is None or not needed:
+            return 0.0, 0
+        taken: dict[int, float] = {}
+        for running in self.attempts.values():
+            taken[running.card] = taken.get(running.card, 0.0) + running.card_mb
+        return needed, placement.choose_card(needed, taken)
 
     def _child_placement(self, card: int) -> ChildPlacement | None:
         return ChildPlacement(self.target.placement, card) if self.target.placement is not None else None
@@ -290,6 +302,9 @@ class ScanServer:
                 self._attempt_in_child(running.probe, full=True)
             else:
                 self._reply(Finished(outcome=running.outcome(end)))
+        for _ in range(len(self.waiting)):
+            probe, full = self.waiting.popleft()
+            self._attempt_in_child(probe, full=full)
 
     def _reply(self, reply: ScanReply) -> None:
         write_line(self.replies, reply)

@@ -121,8 +121,7 @@ class Opened(Reply, frozen=True, kw_only=True, tag="opened"):
     """The target stands. `sources` maps what the answers depend on (files, variables) to what it was when it was read.
 
     `has_small_model`: each part can also be captured of a small model of the same kind, with real values.
-    `jobs_at_most`: how many attempts fit on the GPUs side by side, 0 if they use none. `runs_kernels` is False where a
-    GPU was asked for and there is none: fake CUDA tensors stand in for it.
+    `runs_kernels` is False where a GPU was asked for and there is none: fake CUDA tensors stand in for it.
     """
 
     environment: dict[str, str]
@@ -136,7 +135,6 @@ class Opened(Reply, frozen=True, kw_only=True, tag="opened"):
     notes: tuple[str, ...] = ()
     sources: dict[str, str] = msgspec.field(default_factory=dict)
     has_small_model: bool = msgspec.field(default=False, name="twins")
-    jobs_at_most: int = 0
     runs_kernels: bool = True
 
 

@@ -79,7 +79,7 @@ def find_alternatives(
                 continue
             if trial.result == "cured":
                 chain = tuple((shim.id if one == name else one, failure) for one, failure in best.chain)
-                other = CuringSet(shims=shims, outcome=trial.outcome, chain=chain, proved=proved)
+                other = CuringSet(shims=shims, outcome=trial.outcome, chain=chain, on=best.on, proved=proved)
                 found.append((yield from _drop_unneeded(other, shim, found, catalogue, try_set)))
             left -= 1
             turns.append((name, others))

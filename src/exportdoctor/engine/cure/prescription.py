@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from exportdoctor.core.records.outcome import Agreement, Ground, Outcome
+from exportdoctor.core.records.outcome import Agreement, Ground
 from exportdoctor.core.run.report import Alternative, Prescription, Proof
 from exportdoctor.engine.cure.catalogue import ShimCatalogue
-from exportdoctor.engine.cure.trial import CuringSet, SearchTarget
+from exportdoctor.engine.cure.trial import CuringSet
 from exportdoctor.report.wording.shim_tries import STRUCTURE_ALONE, layout_condition, not_chosen_note
 
 
@@ -18,27 +18,26 @@ def prescription_of(
     cures: Sequence[CuringSet],
     catalogue: ShimCatalogue,
     *,
-    on: SearchTarget,
     ground: Ground | None,
     stages: Mapping[str, str],
 ) -> Prescription:
-    """The first of them, with the others as alternatives; `ground` is what the outputs of `on` can show, `stages` how
+    """The first of them, with the others as alternatives; `ground` is what the compared outputs can show, `stages` how
     the part with the first gets on behind what it cures."""
     best, *others = cures
     return Prescription(
         shims=best.shims,
         soundness=catalogue.shown_soundness(best.shims, best.outcome),
-        proof=msgspec.structs.replace(proof_of(best.outcome, on=on), ground=ground),
+        proof=msgspec.structs.replace(proof_of(best), ground=ground),
         steps=catalogue.steps(best.shims),
-        alternatives=tuple(_alternative(one, best, catalogue, on=on) for one in others),
+        alternatives=tuple(_alternative(one, best, catalogue) for one in others),
         stages=dict(stages),
     )
 
 
-def proof_of(outcome: Outcome, *, on: SearchTarget) -> Proof:
+def proof_of(cured: CuringSet) -> Proof:
     """What the comparison with eager showed."""
-    found = proof_of_rows(outcome.numbers, refused=lambda row: row.refused)
-    return msgspec.structs.replace(found, on=on.name if found.inputs_tried else STRUCTURE_ALONE)
+    found = proof_of_rows(cured.outcome.numbers, refused=lambda row: row.refused)
+    return msgspec.structs.replace(found, on=cured.on if found.inputs_tried else STRUCTURE_ALONE)
 
 
 def proof_of_rows(numbers: Sequence[Agreement], *, refused: Callable[[Agreement], bool]) -> Proof:
@@ -57,8 +56,8 @@ def proof_of_rows(numbers: Sequence[Agreement], *, refused: Callable[[Agreement]
     )
 
 
-def _alternative(cured: CuringSet, best: CuringSet, catalogue: ShimCatalogue, *, on: SearchTarget) -> Alternative:
-    shown = proof_of(cured.outcome, on=on)
+def _alternative(cured: CuringSet, best: CuringSet, catalogue: ShimCatalogue) -> Alternative:
+    shown = proof_of(cured)
     mine, others = ({*(one.outcome.fixed or ())} for one in (cured, best))
     known = None not in (cured.outcome.fixed, best.outcome.fixed)
     return Alternative(

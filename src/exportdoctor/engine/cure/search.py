@@ -1,8 +1,9 @@
 """The search for a cure of one part: shims in combination, as long as each moves the failure deeper into the forward.
 
 It yields probes and is sent outcomes; it touches no process. It searches on the part's small model where that fails as
-the part does, else on the part itself. What cures the small model is then tried on the part at its full size. Sound
-shims come first, so the first set that cures is the soundest that was found; it is reduced to one that needs each shim.
+the part does, else on the part itself. What cures the small model is then tried on the part at its full size, and
+proved there where the part has values. Sound shims come first, so the first set that cures is the soundest that was
+found; it is reduced to one that needs each shim.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class CureSearch:
         if found is None:
             return
         if found.outcome.numbers:
-            yield Prefetch((target.ground,))
+            yield Prefetch(((large if large.values else target).ground,))
         found = yield from self._reduce(target, found)
         self.cures = (found,)
         if target.values:
@@ -101,10 +102,9 @@ class CureSearch:
         if self.cures and self.goal != to:
             target = yield from self._go_on(large, small)
         if self.cures:
-            ground = (yield target.ground).ground if self.cures[0].outcome.numbers else None
-            self.prescription = prescription_of(
-                self.cures, self._catalogue, on=target, ground=ground, stages=self.stages
-            )
+            compared = large if self.cures[0].on == large.name else target
+            ground = (yield compared.ground).ground if self.cures[0].outcome.numbers else None
+            self.prescription = prescription_of(self.cures, self._catalogue, ground=ground, stages=self.stages)
             if not self.cures[0].outcome.numbers:
                 makes_program = EXPORTERS[self.root.exporter].makes_program
                 self.note = self.note or (wording.NO_VALUES if makes_program else wording.NO_PROGRAM)
@@ -145,18 +145,26 @@ class CureSearch:
         """The small model's cure at full size; where that fails further on, the search goes on there."""
         best = cures[0]
         trial = yield from self._try(large, best.shims, large.first)
+        if large.values and trial.result == "cured":
+            return (replace(best, outcome=trial.outcome, on=large.name), *cures[1:])
         if trial.outcome.passed:
             return cures
+        if trial.outcome.failure is None:
+            numbers = trial.outcome.numbers
+            self.note = wording.exports_unproved(best.shims, numbers) if numbers else wording.NOT_AT_FULL_SIZE
+            return ()
         again = yield from self._find_cure(large, start=best.shims, first=trial.outcome)
         if again is None:
             self.note = self.note or wording.NOT_AT_FULL_SIZE
             return ()
         again = yield from self._reduce(large, again)
+        if large.values:
+            return (again,)
         proven = yield from _ask(small, again.shims)
         if self._result(small.first, proven, again.shims) != "cured":
             self.note = wording.NOT_COMPARED_ON_SMALL_MODEL
             return ()
-        return (replace(again, outcome=proven),)
+        return (replace(again, outcome=proven, on=small.name),)
 
     # --- behind the stage that fails
 
@@ -220,7 +228,7 @@ class CureSearch:
             trial = yield from self._try(target, candidate.shims, candidate.before, met=frontier.met)
             left -= trial.result != "not_applicable"
             if trial.result == "cured":
-                cured = CuringSet(shims=candidate.shims, outcome=trial.outcome, chain=candidate.chain)
+                cured = CuringSet(shims=candidate.shims, outcome=trial.outcome, chain=candidate.chain, on=target.name)
                 if self._rank(cured) == self._catalogue.rank(cured.shims) and cured.outcome.wrong_layout is None:
                     return cured
                 found, left = found or cured, min(left, _TRIES_FOR_A_SOUNDER)

@@ -66,12 +66,14 @@ class ShimTrial:
 class CuringSet:
     """A set that cures, the outcome that shows it, and the failure for which each of its shims was added.
 
-    One that is not `proved` was compared on the known input sets only: nothing was drawn.
+    One that is not `proved` was compared on the known input sets only: nothing was drawn. `on` names what `outcome` was
+    compared on.
     """
 
     shims: Ids
     outcome: Outcome
     chain: Chain
+    on: str
     proved: bool = True
 
     def failure_of(self, shim: str) -> Outcome:

@@ -84,7 +84,6 @@ class Pool:
         reply = _accept(self._ask_twice(self._start_one, self.opening))
         assert isinstance(reply, Opened)
         self.isolation = reply.isolation
-        self.jobs = min(self.jobs, reply.jobs_at_most or self.jobs)
         return reply
 
     def capture_part(self, command: Capture) -> Captured:
