@@ -27,6 +27,7 @@ from exportdoctor.engine.cure.search import CureSearch
 from exportdoctor.engine.cure.try_shims import try_shims
 from exportdoctor.engine.probe_driver import ProbeDriver
 from exportdoctor.report import wording
+from exportdoctor.report.wording.shim_tries import PART_ITSELF, SMALL_MODEL
 from exportdoctor.shims import SOUNDNESS, Cure, ExportCall, Shim, apply_shims, export_program, find
 from exportdoctor.store.runs import read_run
 from exportdoctor.worker.attempt.fixed_axes import find_fixed_axes
@@ -39,6 +40,9 @@ WRONG = (RIGHT[0], Agreement(inputs="4 x 3", max_abs=3.0, tolerance=1e-4))
 REFUSED = (RIGHT[0], Agreement(inputs="4 x 3", trouble="AssertionError: Guard failed", refused=True))
 
 SOUND = tuple(kind for kind in SOUNDNESS if kind != "specialised")
+
+SEARCHED_ON = ((False, True), (True, False), (True, True))
+"""Whether there is a small model, and whether the part itself has values."""
 
 Part = Callable[[Probe], Outcome]
 Cures = dict[str, int] | dict[str, frozenset[int]]
@@ -124,13 +128,13 @@ def situations(draw: st.DrawFn) -> tuple[int, tuple[Shim, ...], dict[str, int]]:
     return failures, tuple(shims), cures
 
 
-@given(situations(), st.booleans())
+@given(situations(), st.sampled_from(SEARCHED_ON))
 def test_what_is_prescribed_cures_has_nothing_to_spare_and_is_as_sound_as_can_be(
-    situation: tuple[int, tuple[Shim, ...], dict[str, int]], twin: bool
+    situation: tuple[int, tuple[Shim, ...], dict[str, int]], on: tuple[bool, bool]
 ) -> None:
     failures, shims, cures = situation
     answer = failing_part(failures, cures)
-    found = run_search(answer, shims, twin=twin, values=not twin).prescription
+    found = run_search(answer, shims, twin=on[0], values=on[1]).prescription
     sound = {one.id: SOUNDNESS.index(one.soundness) for one in shims if one.soundness != "unsound"}
     best = [min((sound[n] for n, at in cures.items() if at == k and n in sound), default=None) for k in range(1, 5)]
     curable = all(best[nth] is not None for nth in range(failures))
@@ -187,13 +191,13 @@ def situations_with_broad_shims(draw: st.DrawFn) -> tuple[int, tuple[Shim, ...],
     return failures, tuple(shims), cures
 
 
-@given(situations_with_broad_shims(), st.booleans())
+@given(situations_with_broad_shims(), st.sampled_from(SEARCHED_ON))
 def test_an_alternative_cures_and_is_neither_sounder_nor_smaller_nor_the_prescription_with_more(
-    situation: tuple[int, tuple[Shim, ...], dict[str, frozenset[int]]], twin: bool
+    situation: tuple[int, tuple[Shim, ...], dict[str, frozenset[int]]], on: tuple[bool, bool]
 ) -> None:
     failures, shims, cures = situation
     answer = failing_part(failures, cures)
-    search = run_search(answer, shims, twin=twin, values=not twin)
+    search = run_search(answer, shims, twin=on[0], values=on[1])
     found = search.prescription
     if found is None:
         return
@@ -523,6 +527,44 @@ def test_where_the_large_one_fails_behind_the_twins_cure_the_search_goes_on_ther
     assert set(search.prescription.shims) == {"a", "b"}
     assert search.prescription.proof is not None
     assert search.prescription.proof.max_abs_diff == 1e-7
+
+
+def test_what_cures_the_small_model_is_proved_on_a_part_that_has_values() -> None:
+    asked = []
+
+    def answer(probe: Probe) -> Outcome:
+        asked.append((probe.part, probe.to, probe.shims))
+        return failing_part(1, {"a": 1, "b": 1})(probe)
+
+    found = run_search(answer, (shim("a", 1), shim("b", 1)), twin=True, values=True).prescription
+    assert found is not None
+    assert found.proof is not None
+    assert (found.shims, found.proof.on) == (("a",), PART_ITSELF)
+    assert [(other.shims, other.compared and other.compared.on) for other in found.alternatives] == [
+        (("b",), SMALL_MODEL)
+    ]
+    assert ("full", "run", ("a",)) in asked
+    assert ("full", "ground", ()) in asked
+    assert not [one for one in asked if one[0] == "full" and "b" in one[2]]
+
+
+def test_where_no_attempt_could_be_made_nothing_is_said_of_the_shims() -> None:
+    def answer(probe: Probe) -> Outcome:
+        lost = Outcome(probe="", status=OutcomeStatus.NO_DEVICE, note="the card is taken")
+        return lost if probe.shims else failing(1)
+
+    search = run_search(answer, (shim("a", 1), shim("b", 1)))
+    assert (search.prescription, search.note) == (None, "no shim could be tried: the card is taken")
+
+
+def test_what_is_wrong_at_full_size_is_no_cure() -> None:
+    def answer(probe: Probe) -> Outcome:
+        wrong = probe.part == "full"
+        return failing_part(1, {"a": 1}, numbers=lambda _: WRONG if wrong else RIGHT)(probe)
+
+    search = run_search(answer, (shim("a", 1),), twin=True, values=True)
+    assert search.prescription is None
+    assert "does not do the same" in search.note
 
 
 @pytest.mark.parametrize("spare", ["of_the_cure", "by_an_alternative"])

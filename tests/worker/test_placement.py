@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 import torch
@@ -16,20 +19,26 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from exportdoctor.core.errors import UsageError
-from exportdoctor.core.protocol.scan import Opened
+from exportdoctor.core.protocol.scan import Capture, Opened
+from exportdoctor.core.records.outcome import OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.core.run.report import Report
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.scan import ScanRequest, answerable
 from exportdoctor.process.graphics_cards import Card
-from exportdoctor.targets import plan_for_module
+from exportdoctor.targets import plan_for_module, resolve
 from exportdoctor.targets.build import build
+from exportdoctor.targets.configuration import ConfigurationPlan
+from exportdoctor.torch_internals.fake_tensors import is_fake
 from exportdoctor.worker.attempt import torchscript
+from exportdoctor.worker.attempt.export_attempt import attempt
 from exportdoctor.worker.capture.carried_capture import pack_capture, unpack_capture
 from exportdoctor.worker.capture.session import PartCapture, capture_part, capture_root_only
 from exportdoctor.worker.child import fork
+from exportdoctor.worker.open_target import OpenTarget
 from exportdoctor.worker.placement import ChildPlacement, Placement, plan_placement
+from exportdoctor.worker.read_log import LOG
 from scanning import scan_file, scan_ref
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -196,6 +205,66 @@ def test_no_more_attempts_share_the_cards_than_fit() -> None:
     assert Placement(cards=()).needed_mb(part, run) == 0
     assert Placement(cards=(CARD,), limit_mb=15_000.0).needed_mb(part, run) == 15_000
     assert 0 < one.needed_mb(part, run) < 4_000
+
+
+def tiny_without_values(name: str) -> tuple[OpenTarget, PartCapture]:
+    """A captured part of the tiny Qwen2.5-VL, whose random weights attempts draw on what stands here for a card."""
+    LOG.start()
+    target = OpenTarget()
+    plan = resolve(TargetRef(ref="Qwen2.5-VL-3B-tiny", options=BuildOptions(device="cpu", weights="random")))
+    assert isinstance(plan, ConfigurationPlan)
+    target.plan = dataclasses.replace(plan, without_values=True)
+    target.placement = Placement(cards=(CARD,), device=torch.device("cpu"))
+    target.built = target._build()
+    fact = target.capture(Capture(part=name))
+    assert fact.has_values
+    return target, target.parts[name]
+
+
+def in_child(target: OpenTarget, part: PartCapture, probe: Probe, work: Callable[[PartCapture], object]) -> str:
+    """What `work` says in a child in which the probe's question was placed."""
+    assert target.placement is not None
+    placement = target.placement
+
+    def place(_: int) -> bytes:
+        ChildPlacement(placement).place(part, probe)
+        return str(work(part)).encode()
+
+    return fork(place).wait().data.decode()
+
+
+@pytest.mark.slow
+def test_each_attempt_draws_the_same_random_weights_whichever_module_it_asks() -> None:
+    target, part = tiny_without_values("vision")
+    assert all(map(is_fake, part.built.module.parameters()))
+    inner = f"{part.prefix}.blocks.1.mlp"
+
+    def sums(part: PartCapture) -> list[tuple[str, float]]:
+        values = part.module_at(inner).named_parameters()
+        return [(name, float(value.double().square().sum())) for name, value in values]
+
+    run = Probe(part="vision", fqn=part.prefix, to="run")
+    whole, again = (in_child(target, part, run, sums) for _ in range(2))
+    alone = in_child(target, part, msgspec.structs.replace(run, fqn=inner), sums)
+    assert whole == again == alone
+    assert "nan" not in whole
+    assert all(map(is_fake, part.built.module.parameters())), "the worker itself holds none"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "below"), [("decode", ""), ("vision", ".merger"), ("text", ".layers.0.mlp")])
+def test_a_program_is_compared_with_eager_on_weights_and_inputs_drawn_in_the_attempt(name: str, below: str) -> None:
+    """Eager computes the cache that `decode` takes. A submodule's inputs are those that the part's forward gives it."""
+    target, part = tiny_without_values(name)
+    assert ("attempts draw at random on the GPU" in " ".join(part.notes)) == (name == "decode")
+    fqn = next(one for one in part.fqns if one.endswith(below))
+    probe = Probe(part=name, fqn=fqn, to="compare", timeout=120.0)
+
+    def compare(part: PartCapture) -> object:
+        outcome = attempt(part, probe)
+        return outcome.status, sum(not row.trouble for row in outcome.numbers) > 1
+
+    assert in_child(target, part, probe, compare) == str((OutcomeStatus.PASSED, True))
 
 
 def test_a_capture_comes_back_from_a_child_as_it_was() -> None:

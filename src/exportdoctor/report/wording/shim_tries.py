@@ -59,6 +59,11 @@ def exports_unproved(shims: Sequence[str], rows: Sequence[Agreement]) -> str:
     return f"it exports with {' + '.join(shims)}, {why}"
 
 
+def none_attempted(why: str) -> str:
+    """That nothing is known of any shim, because no attempt with one could be made."""
+    return f"no shim could be tried: {why}" if why else "no shim could be tried"
+
+
 def raised_note(outcome: Outcome) -> str:
     """What a try raised, in a line."""
     facts = outcome.failure.exceptions if outcome.failure is not None else ()
