@@ -248,7 +248,7 @@ class CureSearch:
             compared = [trial for trial in self.trials if trial.result == "error" and trial.outcome.numbers]
             if compared and target.to == "export":
                 none_cures = wording.exports_unproved(compared[0].shims, compared[0].outcome.numbers)
-            if self.trials and all(trial.outcome.says_nothing for trial in self.trials):
+            if self.trials and all(trial.outcome.status.says_nothing for trial in self.trials):
                 none_cures = wording.none_attempted(self.trials[0].outcome.note)
             self.note = none_cures if self.trials else wording.NONE_FITS
         return found
