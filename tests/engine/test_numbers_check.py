@@ -188,6 +188,26 @@ def branch_to_nan():
     return Branch(), (torch.randn(3, 4),)
 
 
+class Silent(nn.Module):
+    def __init__(self, counts):
+        super().__init__()
+        self.counts = counts
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        if self.counts:
+            self.calls.add_(1)
+        x.sum()
+
+
+def silent():
+    return Silent(False), (torch.randn(3, 4),)
+
+
+def silent_counter():
+    return Silent(True), (torch.randn(3, 4),)
+
+
 def asking():
     return Asking(), (torch.randn(3, 4),)
 
@@ -370,6 +390,15 @@ def test_outputs_that_are_nan_throughout_are_neither_right_nor_wrong(models: Pat
     assert part.numbers is not None
     assert part.numbers.verdict == "unknown"
     assert part.numbers.note == wording.export.NAN_OUTPUTS
+
+
+@pytest.mark.parametrize(("factory", "verdict"), [("silent", "unknown"), ("silent_counter", "agrees")])
+def test_a_forward_without_an_output_is_compared_by_what_it_changes(models: Path, factory: str, verdict: str) -> None:
+    (part,) = scan_file(models, factory=factory, cure=False).parts
+    assert part.verdict == "passes"
+    assert part.numbers is not None
+    assert part.numbers.verdict == verdict
+    assert (part.numbers.note == wording.export.NO_OUTPUTS) == (verdict == "unknown")
 
 
 def test_a_shim_whose_program_has_nothing_to_be_compared_with_is_not_told_as_no_cure(models: Path) -> None:

@@ -198,6 +198,7 @@ FIX_CHANCE = (
 
 
 NAN_OUTPUTS = "eager's outputs are nan throughout, and a wrong program could give the same"
+NO_OUTPUTS = "eager gives no output and changes nothing, and a wrong program could do the same"
 GIVE_OTHER_INPUTS = "Give other inputs with --inputs, for which the forward gives numbers"
 
 

@@ -9,7 +9,7 @@ import msgspec
 import torch
 
 from exportdoctor.core.records.outcome import Agreement
-from exportdoctor.report.wording.export import NAN_OUTPUTS, some_nan_outputs
+from exportdoctor.report.wording.export import NAN_OUTPUTS, NO_OUTPUTS, some_nan_outputs
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import CallResult, same_values
 from exportdoctor.targets.plain_state import without_writes
@@ -88,7 +88,15 @@ def _compare_call(one: InputSet, place: int, answer: CallResult, *, tensors: boo
     if returned:
         note = f"the program returns what eager changes in its input {', '.join(returned[:_MOST_NAMES])}"
         return msgspec.structs.replace(row, note="; ".join(filter(None, (row.note, note))))
-    return row
+    return msgspec.structs.replace(row, says_nothing=True, trouble=NO_OUTPUTS) if does_nothing(before, wanted) else row
+
+
+def does_nothing(call: Inputs, result: CallResult) -> bool:
+    """Whether eager gives no output for the call, and changes neither inputs nor buffers."""
+    if result.buffers or any(leaf is not None for leaf in tree_leaves(result.output)):
+        return False
+    before, after = _by_path(call), _by_path(result.after)
+    return before.keys() == after.keys() and all(_same(before[path], after[path]) for path in before)
 
 
 def _compare_answers(one: InputSet, answer: CallResult, wanted: CallResult, *, tensors: bool) -> Agreement:

@@ -21,6 +21,7 @@ from exportdoctor.report.wording.export import (
     FIX_CHANCE,
     GIVE_OTHER_INPUTS,
     NAN_OUTPUTS,
+    NO_OUTPUTS,
     RANDOM_EAGER,
     left_out_by_chance,
     random_eager,
@@ -28,6 +29,7 @@ from exportdoctor.report.wording.export import (
 from exportdoctor.targets import BuiltPart
 from exportdoctor.targets.eager import CallResult, run_calls
 from exportdoctor.targets.plain_state import without_writes
+from exportdoctor.worker.prove.compare_calls import does_nothing
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, tensors_in
 from exportdoctor.worker.prove.input_set import InputSet, says_nothing
 
@@ -72,6 +74,8 @@ def repeatable_sets(part: BuiltPart, sets: Sequence[InputSet]) -> tuple[tuple[In
         raise TargetError(f"Nothing can be compared with eager: {asked[0][0]}", hint=FIX_CHANCE)
     if all(says_nothing(result.output) for result in sets[0].results):
         raise TargetError(f"Nothing can be compared with eager: {NAN_OUTPUTS}", hint=GIVE_OTHER_INPUTS)
+    if all(map(does_nothing, sets[0].calls, sets[0].results)):
+        raise TargetError(f"Nothing can be compared with eager: {NO_OUTPUTS}", hint=GIVE_OTHER_INPUTS)
     others = [(why, one.title) for why, one in asked if why]
     draws = DRAWS_IN_PYTHON if states_of_generators() != before else ""
     notes = filter(None, (draws, _left_out(others)))
