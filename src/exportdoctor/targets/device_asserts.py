@@ -121,22 +121,22 @@ def _are_chances(value: Any) -> Any:
     return not isinstance(value, torch.Tensor) or ((value >= 0) & (value <= 1)).all()
 
 
-def _named(check: Callable[[_Call], None], names: Sequence[str]) -> dict[str, Callable[[_Call], None]]:
+def _checks_of(check: Callable[[_Call], None], names: Sequence[str]) -> dict[str, Callable[[_Call], None]]:
     return dict.fromkeys((*names, *(f"{name}_" for name in names)), check)
 
 
 _CHECKS: dict[str, Callable[[_Call], None]] = {
-    **_named(_check_indices, ("index", "index_put", "_index_put_impl", "_unsafe_index", "_unsafe_index_put")),
-    **_named(_check_along, ("gather", "scatter", "scatter_add", "scatter_reduce", "index_select", "index_add")),
-    **_named(_check_along, ("index_copy", "index_reduce")),
-    **_named(_check_fill, ("index_fill",)),
-    **_named(_check_flat, ("take", "put")),
-    **_named(_check_rows, ("embedding", "_embedding_bag", "_embedding_bag_forward_only")),
-    **_named(_check_classes, ("nll_loss_forward", "nll_loss2d_forward")),
-    **_named(_check_assert, ("_assert_async", "_functional_assert_async")),
-    **_named(_require("Number of elements of source < number of ones in mask", _enough), ("masked_scatter",)),
-    **_named(_require("repeats can not be negative", _counts), ("repeat_interleave",)),
-    **_named(_require("probability tensor contains either `inf`, `nan` or element < 0", _weigh), ("multinomial",)),
+    **_checks_of(_check_indices, ("index", "index_put", "_index_put_impl", "_unsafe_index", "_unsafe_index_put")),
+    **_checks_of(_check_along, ("gather", "scatter", "scatter_add", "scatter_reduce", "index_select", "index_add")),
+    **_checks_of(_check_along, ("index_copy", "index_reduce")),
+    **_checks_of(_check_fill, ("index_fill",)),
+    **_checks_of(_check_flat, ("take", "put")),
+    **_checks_of(_check_rows, ("embedding", "_embedding_bag", "_embedding_bag_forward_only")),
+    **_checks_of(_check_classes, ("nll_loss_forward", "nll_loss2d_forward")),
+    **_checks_of(_check_assert, ("_assert_async", "_functional_assert_async")),
+    **_checks_of(_require("Number of elements of source < number of ones in mask", _enough), ("masked_scatter",)),
+    **_checks_of(_require("repeats can not be negative", _counts), ("repeat_interleave",)),
+    **_checks_of(_require("probability tensor contains either `inf`, `nan` or element < 0", _weigh), ("multinomial",)),
     "bernoulli": _require(_NO_CHANCE, lambda call: _are_chances(call.get("p", call["self"]))),
     "bernoulli_": _require(_NO_CHANCE, lambda call: _are_chances(call.get("p"))),
     "binary_cross_entropy": _require(

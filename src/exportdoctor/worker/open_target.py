@@ -14,7 +14,7 @@ import torch
 
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import ExportdoctorError, StoreError, TargetError
-from exportdoctor.core.exception_text import cause_of, class_name, context_of, summary, text_of
+from exportdoctor.core.exception_text import class_name, summary
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Open, Opened, Prepare, Prepared
@@ -25,7 +25,7 @@ from exportdoctor.report.wording import missing_internals, substitution, unrecor
 from exportdoctor.targets import Plan, build, build_small_model, has_small_model, plan_small_models, resolve
 from exportdoctor.targets.built import BuiltPart, BuiltTarget
 from exportdoctor.targets.configuration import ConfigurationPlan
-from exportdoctor.targets.eager import FIX_FIRST, blame_running_code, own_stack, run_once
+from exportdoctor.targets.eager import blame_running_code, run_once
 from exportdoctor.targets.factory.factory_plan import FactoryPlan
 from exportdoctor.targets.model.weights import plan_random_values
 from exportdoctor.torch_internals.fake_cuda import keep_driver_out, start_autograd_without_threads, without_context
@@ -34,6 +34,7 @@ from exportdoctor.torch_internals.hook_table import missing_hooks
 from exportdoctor.torch_internals.tracing_modes import has_global_hooks
 from exportdoctor.worker import environment
 from exportdoctor.worker.capture.carried_capture import pack_capture, unpack_capture
+from exportdoctor.worker.capture.eager_failure import eager_failure, wants_values
 from exportdoctor.worker.capture.session import (
     PartCapture,
     capture_part,
@@ -42,8 +43,6 @@ from exportdoctor.worker.capture.session import (
     complete_capture,
 )
 from exportdoctor.worker.child import fork
-from exportdoctor.worker.describe.describe_failure import describe_failure
-from exportdoctor.worker.describe.module_stack import state_id
 from exportdoctor.worker.describe.own_fault import own_fault
 from exportdoctor.worker.held_target import take_held
 from exportdoctor.worker.placement import ChildPlacement, Placement, forks_can_open, plan_placement, replace_device
@@ -235,8 +234,8 @@ class OpenTarget:
                 return part
             if own_fault(error):
                 raise
-            fake = built.weights == "fake" and _wants_values(error)
-            raise _eager_failure(error, command.part, entry, fake=fake) from error
+            fake = built.weights == "fake" and wants_values(error)
+            raise eager_failure(error, command.part, entry, fake=fake) from error
 
     def _capture_small_model(self, name: str) -> PartCapture:
         """The root alone; its submodules are never attempted. Raises TargetError where no small model runs."""
@@ -267,7 +266,7 @@ class OpenTarget:
     def _rebuild_with_values(self, error: BaseException) -> BuiltTarget | None:
         """The same target with random weights, where the forward failed because of fake ones and memory suffices."""
         plan, built = self.plan, self.built
-        if plan is None or built is None or built.weights != "fake" or not _wants_values(error):
+        if plan is None or built is None or built.weights != "fake" or not wants_values(error):
             return None
         if not environment.fits_in_memory(built.parameters):
             return None
@@ -296,7 +295,7 @@ def capture_in_child(built: BuiltPart, placement: Placement, *, exporter: str) -
             here = ChildPlacement(placement).place_part(built)
             return _CAPTURED + pack_capture(capture_part(here, exporter=exporter))
         except BaseException as error:  # also what would end the process
-            told = _eager_failure(error, built.name, built)
+            told = eager_failure(error, built.name, built)
             return encode(Refused.from_error(told))
 
     child = fork(work)
@@ -314,46 +313,6 @@ def capture_in_child(built: BuiltPart, placement: Placement, *, exporter: str) -
 
 
 _CAPTURED = b"captured "
-
-# torch._subclasses.fake_tensor raises these where a fake tensor's value or a value-dependent size is asked for
-_VALUE_ERRORS = frozenset(
-    {"DataDependentOutputException", "DynamicOutputShapeException", "UnsupportedOperatorException",
-     "UnsupportedFakeTensorException", "UnsupportedMutationAliasingException", "GuardOnDataDependentSymNode"}
-)  # fmt: skip
-
-
-def _wants_values(error: BaseException) -> bool:
-    """Whether an eager forward failed because its tensors are fake, not because it is broken."""
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        text = text_of(current)
-        if class_name(type(current)) in _VALUE_ERRORS or "FakeTensor" in text or "fake tensor" in text:
-            return True
-        current = cause_of(current) or context_of(current)
-    return False
-
-
-def _eager_failure(error: BaseException, part: str, entry: BuiltPart | None, *, fake: bool = False) -> TargetError:
-    names = {}
-    if entry is not None:
-        for path, module in entry.module.named_modules():
-            names[state_id(module)] = ".".join(filter(None, (entry.prefix, path)))
-    failure = describe_failure(error, stage="capture", names=names)
-    culprit = failure.culprit
-    where = f" at {culprit.file}:{culprit.line} in {culprit.function}" if culprit else ""
-    if fake:
-        return TargetError(
-            f"Part {part} does not run with fake weights{where}: {summary(error)}",
-            hint="Its code asks for values. Use --weights random if there is memory for them, or --part for others",
-            stack=own_stack(error),
-        )
-    return TargetError(
-        f"The eager forward of part {part} fails{where}: {summary(error)}",
-        hint=FIX_FIRST,
-        stack=own_stack(error),
-    )
 
 
 def _keeps_forks_off(placement: Placement) -> bool:

@@ -45,9 +45,10 @@ from exportdoctor.shims import load_package_shims
 from exportdoctor.targets import Plan
 from exportdoctor.worker.attempt.export_attempt import attempt, attempt_fast
 from exportdoctor.worker.attempt.fast_export import has_no_side_effects
+from exportdoctor.worker.attempt_child import AttemptChild
 from exportdoctor.worker.batched_attempts import BatchChild, start_batch
 from exportdoctor.worker.capture.session import PartCapture
-from exportdoctor.worker.child import Child, ChildEnd, expect_children, fork
+from exportdoctor.worker.child import expect_children, fork
 from exportdoctor.worker.open_target import OpenTarget
 from exportdoctor.worker.placement import ChildPlacement, PlacementError
 from exportdoctor.worker.process_state import keep_process
@@ -60,35 +61,6 @@ from exportdoctor.worker.standard_streams import (
     write_line,
     write_stacks_to,
 )
-
-
-@dataclass
-class AttemptChild:
-    """An attempt in a child of its own. A `full` one takes no short cuts, so its outcome is not in doubt.
-
-    `card` is the one of the placement's that it may use, `card_mb` how much of it, in MiB.
-    """
-
-    child: Child
-    probe: Probe
-    log: str | None
-    full: bool
-    card: int = 0
-    card_mb: float = 0.0
-
-    def outcome(self, end: ChildEnd) -> Outcome:
-        """Its outcome, with the log that it left; one that passes leaves none."""
-        outcome = end.outcome(self.probe.id)
-        if outcome.passed:
-            self.remove_log()
-            return outcome
-        return msgspec.structs.replace(outcome, log=self.log)
-
-    def remove_log(self) -> None:
-        """Remove what it printed."""
-        if self.log:
-            with contextlib.suppress(OSError):
-                os.remove(self.log)
 
 
 @dataclass

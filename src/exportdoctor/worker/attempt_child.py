@@ -1,0 +1,42 @@
+"""An attempt in a child of its own: what the worker knows of it while it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+
+import msgspec
+
+from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.probe import Probe
+from exportdoctor.worker.child import Child, ChildEnd
+
+
+@dataclass
+class AttemptChild:
+    """An attempt in a child of its own. A `full` one takes no short cuts, so its outcome is not in doubt.
+
+    `card` is the one of the placement's that it may use, `card_mb` how much of it, in MiB.
+    """
+
+    child: Child
+    probe: Probe
+    log: str | None
+    full: bool
+    card: int = 0
+    card_mb: float = 0.0
+
+    def outcome(self, end: ChildEnd) -> Outcome:
+        """Its outcome, with the log that it left; one that passes leaves none."""
+        outcome = end.outcome(self.probe.id)
+        if outcome.passed:
+            self.remove_log()
+            return outcome
+        return msgspec.structs.replace(outcome, log=self.log)
+
+    def remove_log(self) -> None:
+        """Remove what it printed."""
+        if self.log:
+            with contextlib.suppress(OSError):
+                os.remove(self.log)
