@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from exportdoctor.cli.main import run as command_line
 from exportdoctor.core.codec import encode
+from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.failure.identity import NameFreeSignature, name_free_signature, outermost_operation
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS, KINDS, FailureKind
 from exportdoctor.core.failure.messages import exception_in_text, without_names
@@ -49,6 +50,7 @@ from exportdoctor.repro.verify import verify
 from exportdoctor.store import journal
 from exportdoctor.store.runs import read_run
 from exportdoctor.worker.repro.script.source_lookup import class_source
+from scanning import scan_file
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 GUARD = "torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode"
@@ -816,6 +818,30 @@ def test_a_violated_dimension_is_cut_to_what_the_line_of_its_guard_needs(bench: 
     assert "range(length)" in cut
     assert "sin" not in cut
     assert "return" not in cut
+
+
+SIZE_AS_A_NUMBER = {
+    "numpy": "torch.Tensor(numpy.arange(x.shape[0]))",
+    "key": "{4: x}.get(x.shape[0])",
+    "of data": "torch.Tensor(numpy.arange(x.nonzero().shape[0]))",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", SIZE_AS_A_NUMBER)
+def test_a_script_tells_a_size_that_is_used_as_a_number_from_a_value_as_the_scan_does(
+    how: str, bench: CandidateRunner, tmp_path: Path
+) -> None:
+    """It hangs on whether unbacked symbols were made, which was not counted in scripts."""
+    body = f"class M(torch.nn.Module):\n    def forward(self, x):\n        return {SIZE_AS_A_NUMBER[how]}\n"
+    head, dims = f"import numpy\nimport torch\n{body}", "({0: torch.export.Dim.DYNAMIC},)"
+    inputs = "(torch.ones(4, 3),)"
+    (tmp_path / "model.py").write_text(
+        f"{head}def build():\n    return {{'module': M(), 'args': {inputs}, 'dynamic_shapes': {dims}}}\n"
+    )
+    (found,) = scan_file(tmp_path / "model.py", cure=False).findings
+    shown = bench.run(f"{head}torch.export.export(M(), {inputs}, dynamic_shapes={dims})\n")
+    assert kind_of(shown, exporter="export") is found.kind
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ from exportdoctor.core.protocol.repro import CANDIDATE_FILE, Candidate
 from exportdoctor.core.records.outcome import ExceptionFact, Failure, Outcome, OutcomeStatus, Stage
 from exportdoctor.process.supervise import TICK, Limits, Supervisor, resident_mb
 from exportdoctor.torch_internals.dynamo_frames import keep_interpreter_frames
+from exportdoctor.torch_internals.shape_env import NEW_SYMBOLS
 from exportdoctor.worker.attempt.fast_export import FastExport
 from exportdoctor.worker.child import Child, fork
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure, qualified_name
@@ -98,6 +99,7 @@ def _execute(candidate: Candidate, writer: int) -> Outcome:
             value_origin=made,
             guard=violated.frame if violated else None,
             guarded_by=violated.asker.operation if violated else "",
+            unbacked=len(origins.by_symbol) if NEW_SYMBOLS.is_supported() else None,
         )
         status = OutcomeStatus.OUT_OF_MEMORY if isinstance(error, MemoryError) else OutcomeStatus.FAILED
         return _outcome(candidate, status, started, failure)
