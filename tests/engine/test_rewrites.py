@@ -76,7 +76,7 @@ def test_a_rewrite_of_the_users_line_exports_and_computes_the_same(tmp_path: Pat
     file.write_text(f"{HEAD}LATER = {later}\n\n\n{GATE}")
     before = file.read_text()
     finding, (select, cond) = tried_on(file)
-    assert (select.result, cond.result) == ("exports", "exports")
+    assert (select.result, cond.result) == ("exports", "exports"), (select.note, cond.note)
     assert select.input_sets > 3
     assert select.module == ("gate" if later else ""), "where the part fails elsewhere, the module alone is told of"
     assert "+        return torch.where(x.sum() > 0, self.lin(x), x * 2)\n" in select.diff
