@@ -557,6 +557,18 @@ def test_where_no_attempt_could_be_made_nothing_is_said_of_the_shims() -> None:
     assert (search.prescription, search.note) == (None, "no shim could be tried: the card is taken")
 
 
+@pytest.mark.parametrize("values", [False, True])
+def test_where_the_part_itself_could_not_be_asked_the_note_says_so(values: bool) -> None:
+    def answer(probe: Probe) -> Outcome:
+        if probe.part == "full" and probe.shims:
+            return Outcome(probe="", status=OutcomeStatus.NO_DEVICE, note="the card is taken")
+        return failing_part(1, {"a": 1})(probe)
+
+    search = run_search(answer, (shim("a", 1),), twin=True, values=values)
+    assert search.prescription is None
+    assert search.note == "shims work on the small model, and could not be tried at full size: the card is taken"
+
+
 def test_what_is_wrong_at_full_size_is_no_cure() -> None:
     def answer(probe: Probe) -> Outcome:
         wrong = probe.part == "full"

@@ -144,7 +144,8 @@ class ProbeScheduler:
             if isinstance(small, ExportdoctorError):
                 yield ev.NoteAdded(text=f"{name}: {small.message}")
                 small = None
-            yield from self._take(part.start_cure_search(small, values=self.opened.weights != "fake"))
+            values = self.opened.weights != "fake" and part.diagnosis.captured.has_values
+            yield from self._take(part.start_cure_search(small, values=values))
 
     def _start_number_checks(self) -> Iterator[ev.AnyEvent]:
         """Compare the numbers of the parts that pass without values on their small models."""

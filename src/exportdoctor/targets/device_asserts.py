@@ -1,8 +1,8 @@
 """Refuses, before a kernel runs, the values that it would only assert on: the CPU raises for them, a GPU is lost.
 
 A device-side assert leaves the CUDA context of its process unusable, so that inputs that eager refuses would end an
-attempt. Under `RefusedValues` they raise what they raise on the CPU. What each operator asserts is read off its kernel
-in PyTorch's aten/src/ATen/native/cuda.
+attempt. Under `RefusedValues` they raise as on the CPU: an operator refuses what its CPU kernel refuses, and the tests
+ask both.
 """
 
 from __future__ import annotations

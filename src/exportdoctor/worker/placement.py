@@ -89,8 +89,8 @@ class Placement:
             return False
         state = (*built.module.parameters(), *built.module.buffers())
         inputs = (leaf for leaf in tree_leaves((built.args, built.kwargs)) if isinstance(leaf, torch.Tensor))
-        return all(not is_fake(one) or id(one) in self.values for one in state) and all(
-            not is_fake(one) or one.is_floating_point() for one in inputs
+        return all(not is_fake(one) or one.is_floating_point() for one in (*state, *inputs)) and all(
+            not is_fake(one) or id(one) in self.values for one in state
         )
 
     def needs_card(self, part: PartCapture, probe: Probe) -> bool:

@@ -149,9 +149,11 @@ class CureSearch:
             return (replace(best, outcome=trial.outcome, on=large.name), *cures[1:])
         if trial.outcome.passed:
             return cures
-        if trial.outcome.failure is None:
-            numbers = trial.outcome.numbers
-            self.note = wording.exports_unproved(best.shims, numbers) if numbers else wording.NOT_AT_FULL_SIZE
+        if trial.outcome.status.says_nothing:
+            self.note = wording.not_tried_at_full_size(trial.outcome.note)
+            return ()
+        if large.values and trial.outcome.numbers:
+            self.note = wording.exports_unproved(best.shims, trial.outcome.numbers)
             return ()
         again = yield from self._find_cure(large, start=best.shims, first=trial.outcome)
         if again is None:

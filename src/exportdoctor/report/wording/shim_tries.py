@@ -64,6 +64,11 @@ def none_attempted(why: str) -> str:
     return f"no shim could be tried: {why}" if why else "no shim could be tried"
 
 
+def not_tried_at_full_size(why: str) -> str:
+    """That shims work on the small model, and no attempt with them could be made on the part itself."""
+    return "shims work on the small model, and could not be tried at full size" + (f": {why}" if why else "")
+
+
 def raised_note(outcome: Outcome) -> str:
     """What a try raised, in a line."""
     facts = outcome.failure.exceptions if outcome.failure is not None else ()
