@@ -526,3 +526,13 @@ def test_answers_of_another_version_of_any_room_are_other_answers(
         file.write_text("words = 2")
         seen.add(request_digest({}, ScanOptions()))
     assert len(seen) == len(files) + 1
+
+
+def test_runs_of_the_same_second_have_each_a_name_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two random letters alone are the same once in a thousand times, and the second scan ended with code 2."""
+    monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path))
+    names = []
+    for _ in range(400):
+        names.append(new_run_id("model.py:build", at=0.0))
+        (tmp_path / "runs" / names[-1]).mkdir(parents=True)
+    assert len(set(names)) == len(names)

@@ -29,9 +29,12 @@ def runs_root() -> Path:
 
 
 def new_run_id(ref: str, *, at: float | None = None) -> str:
-    """A name for a run of `ref`: UTC time first, so that names sort by age, the target, two random letters."""
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(at))
-    return f"{stamp}-{slug(ref)}-{''.join(_LETTERS[byte % 32] for byte in os.urandom(2))}"
+    """A name for a run of `ref` that no run has: UTC time first, so that names sort by age, the target, two random
+    letters."""
+    beginning = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(at))}-{slug(ref)}-"
+    while (runs_root() / (name := beginning + "".join(_LETTERS[byte % 32] for byte in os.urandom(2)))).exists():
+        pass
+    return name
 
 
 def slug(ref: str) -> str:
