@@ -5,6 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+import torch
+
 PROGRAM = """
 import os, sys, torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -38,6 +41,24 @@ if child := os.fork():
 start_autograd_without_threads()
 os._exit(0)
 """
+
+
+WITHOUT_DRIVER = """
+import torch
+from exportdoctor.torch_internals.fake_cuda import keep_driver_out
+keep_driver_out()
+keep_driver_out()
+state = torch.cuda.get_rng_state()
+torch.cuda.set_rng_state(state)
+print(torch.cuda.is_current_stream_capturing(), int(state.sum()), torch.cuda.is_initialized())
+"""
+
+
+@pytest.mark.skipif(not torch.version.cuda, reason="this torch is not built for CUDA, and asks no driver")
+def test_the_state_of_cuda_is_told_without_its_driver() -> None:
+    """With or without a GPU: where the driver is asked and there is none, torch raises."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_DRIVER], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["False", "0", "False"], done.stderr
 
 
 def test_where_the_threads_are_there_already_nothing_is_raised() -> None:

@@ -103,17 +103,17 @@ def _check_assert(call: _Call) -> None:
     _require(message, lambda given: given["self"].all())(call)
 
 
-def _enough(call: _Call) -> bool:
+def _fills_mask(call: _Call) -> bool:
     chosen = call["mask"].expand(torch.broadcast_shapes(call["mask"].shape, call["self"].shape))
     return int(chosen.sum()) <= call["source"].numel()
 
 
-def _counts(call: _Call) -> Any:
+def _are_counts(call: _Call) -> Any:
     repeats = call.get("repeats")
     return not isinstance(repeats, torch.Tensor) or (repeats >= 0).all()
 
 
-def _weigh(call: _Call) -> Any:
+def _are_weights(call: _Call) -> Any:
     return (call["self"].isfinite() & (call["self"] >= 0)).all()
 
 
@@ -134,9 +134,11 @@ _CHECKS: dict[str, Callable[[_Call], None]] = {
     **_checks_of(_check_rows, ("embedding", "_embedding_bag", "_embedding_bag_forward_only")),
     **_checks_of(_check_classes, ("nll_loss_forward", "nll_loss2d_forward")),
     **_checks_of(_check_assert, ("_assert_async", "_functional_assert_async")),
-    **_checks_of(_require("Number of elements of source < number of ones in mask", _enough), ("masked_scatter",)),
-    **_checks_of(_require("repeats can not be negative", _counts), ("repeat_interleave",)),
-    **_checks_of(_require("probability tensor contains either `inf`, `nan` or element < 0", _weigh), ("multinomial",)),
+    **_checks_of(_require("Number of elements of source < number of ones in mask", _fills_mask), ("masked_scatter",)),
+    **_checks_of(_require("repeats can not be negative", _are_counts), ("repeat_interleave",)),
+    **_checks_of(
+        _require("probability tensor contains either `inf`, `nan` or element < 0", _are_weights), ("multinomial",)
+    ),
     "bernoulli": _require(_NO_CHANCE, lambda call: _are_chances(call.get("p", call["self"]))),
     "bernoulli_": _require(_NO_CHANCE, lambda call: _are_chances(call.get("p"))),
     "binary_cross_entropy": _require(

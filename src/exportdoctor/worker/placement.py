@@ -17,6 +17,7 @@ import msgspec
 import torch
 
 from exportdoctor.core.errors import UsageError
+from exportdoctor.core.exception_text import summary
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.protocol.scan import SMALL_MODEL
 from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
@@ -71,7 +72,7 @@ class Placement:
         """MiB of a card that the attempt may take; 0 where it needs no card."""
         if not self.cards or part.built.name.endswith(SMALL_MODEL) or not self.needs_card(part, probe):
             return 0.0
-        module = part.module_at(probe.fqn)
+        module = part.built.module if self.values else part.module_at(probe.fqn)  # its call may need the whole forward
         tensors = (*module.parameters(), *module.buffers())
         values = sum(_bytes(one) for one in tensors if not is_fake(one) or id(one) in self.values) / 2**20
         return self.limit_mb or _CONTEXT_MB + _COPIES * values
@@ -183,14 +184,21 @@ class ChildPlacement:
             raise PlacementError(str(error)) from error
 
     def _capture_with_values(self, part: PartCapture, probe: Probe) -> None:
-        """Where its call was captured with fake weights: capture the part once more, on the card, with values."""
+        """Where its call was captured with fake weights: capture the part once more, on the card, with values.
+
+        Raises PlacementError.
+        """
         call = part.calls_of(probe.fqn)[probe.call]
         if not any(is_fake(leaf) for leaf in tree_leaves((call.args, call.kwargs))):
             return
         part.built = self.place_part(part.built)
-        again = capture_part(part.built, exporter=probe.exporter)
-        if probe.call < len(again.distinct.get(probe.fqn, ())):
-            part.distinct, part.root = again.distinct, again.root
+        try:
+            again = capture_part(part.built, exporter=probe.exporter)
+        except Exception as error:  # whatever the forward raises there, the module's call cannot be had
+            raise PlacementError(f"Its inputs could not be computed on the GPU: {summary(error)}") from error
+        if probe.call >= len(again.distinct.get(probe.fqn, ())):
+            raise PlacementError("With values on the GPU the forward calls it in another way than with fake weights")
+        part.distinct, part.root = again.distinct, again.root
 
     def judge(self, outcome: Outcome, *, plain_export: bool) -> Outcome:
         """The outcome; of one that failed because there is no GPU, or because its context was lost, nothing follows.
