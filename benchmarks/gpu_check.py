@@ -5,7 +5,8 @@ models run side by side, and all together end within six minutes. It needs torch
 networkx, msgspec, click, rich, filelock, platformdirs, psutil, pyyaml, jinja2, packaging. Where no registry can be
 reached, carry those on PYTHONPATH in a folder made with `pip install --target carried --only-binary=:all:
 --python-version 3.12 --no-deps networkx ...`: msgspec, psutil and pyyaml are compiled for one Python. Without a GPU the
-steps that need one say so, and the scans run on fake CUDA tensors.
+steps that need one say so, and the scans run on fake CUDA tensors. SECONDS_IN_ALL is another limit for all of it; the
+events of each scan are written to the folder OUT, where that is set.
 """
 
 from __future__ import annotations
