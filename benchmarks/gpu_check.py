@@ -256,6 +256,57 @@ def fixtures() -> None:
         row(f"fixture {name}", f"{found}, {seconds:.0f} s", found == [kind])
 
 
+ONLY_CUDA = """
+import torch
+from torch import nn
+
+library = torch.library.Library("gpu_check", "DEF")
+library.define("twice(Tensor x) -> Tensor")
+library.impl("twice", lambda x: x * 2, "CUDA")
+
+class Twice(nn.Module):
+    def forward(self, x):
+        return torch.ops.gpu_check.twice(x)
+
+class OnCuda(nn.Module):
+    def forward(self, x):
+        if not x.is_cuda:
+            raise ValueError("wants a GPU")
+        return x + 1
+
+class Model(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.linear, self.inner = nn.Linear(4, 4), inner
+    def forward(self, x):
+        return self.inner(self.linear(x))
+
+def operator():
+    return Model(Twice()), (torch.ones(2, 4),)
+
+def check():
+    return Model(OnCuda()), (torch.ones(2, 4),)
+"""
+
+
+def captured() -> None:
+    """Models that compute on CUDA alone: captured in a child. An operator with a CUDA kernel alone, and no fake one."""
+    from exportdoctor.process.graphics_cards import visible_cards
+
+    if not visible_cards():
+        row("models that compute on CUDA alone", "no GPU: not looked at")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "only_cuda.py")
+        file.write_text(ONLY_CUDA)
+        for factory, kinds, culprit in (("check", [], None), ("operator", ["missing_fake_kernel"], "inner")):
+            report, seconds = scan_of(f"{file}:{factory}", "cuda")
+            found = [(str(finding.kind), finding.module) for finding in report.findings]
+            what = f"{found}, {report.parts[0].verdict}, {seconds:.0f} s"
+            row(f"only on CUDA: {factory}", what, found == [(kind, culprit) for kind in kinds])
+            tell_scan(report, seconds)
+
+
 def real() -> None:
     """The 3B with random weights in bfloat16: proofs at full size on the card."""
     report, seconds = scan_of(FULL, "cuda", weights="random", dtype="bfloat16")
@@ -290,10 +341,11 @@ STEPS: dict[str, tuple[Callable[[], None], float]] = {
     "onnx": (onnx, 90),
     "tiny": (tiny, 120),
     "fixtures": (fixtures, 90),
+    "captured": (captured, 90),
     "faults": (faults, 90),
 }
 """Each with its most seconds."""
-ORDER = ((("versions", "parent"),), (("both",), ("real",), ("onnx", "tiny", "fixtures")), (("faults",),))
+ORDER = ((("versions", "parent"),), (("both",), ("real",), ("onnx", "tiny", "fixtures", "captured")), (("faults",),))
 """One group after the other; in a group all rows of steps at once. `faults` takes all memory of the card."""
 
 

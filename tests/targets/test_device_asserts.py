@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from exportdoctor.targets import device_asserts
 from exportdoctor.targets.device_asserts import refuse_asserted_values
+from exportdoctor.worker.child import fork
 
 aten: Any = torch.ops.aten
 BY_INDEX: dict[str, Callable[[Tensor, Tensor], object]] = {
@@ -105,3 +106,29 @@ def test_what_runs_inside_is_as_without() -> None:
             chosen = torch.cond(ids.sum() > 0, lambda x: x + 1, lambda x: x - 1, (ids,))
     assert torch.equal(inside, wanted)
     assert chosen.tolist() == [[1, 4], [2, 3]]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_what_the_cpu_refuses_raises_and_the_context_stays_usable() -> None:
+    numbers = ([0.0, 0.25, 2.0, -1.0], [0.25, 0.5, 1.0, 1.0])
+    calls = [
+        *((name, (lambda call=call, index=index: call(torch.ones(2, 3), torch.tensor(index))))
+          for name, call in BY_INDEX.items() for index in ([5, 5], [-7, 0], [1, 0])),
+        *((name, (lambda call=call, values=values: call(torch.tensor(values))))
+          for name, call in BY_VALUE.items() for values in numbers),
+    ]  # fmt: skip
+
+    def work(_: int) -> bytes:
+        unlike = []
+        for name, call in calls:
+            bare = told(call)
+            with torch.device("cuda"), refuse_asserted_values():
+                found = told(call)
+            if (bare is None) != (found is None) or "CUDA error" in str(found):
+                unlike.append((name, bare, found))
+        with torch.device("cuda"):
+            return f"{unlike} {torch.ones(3).sum().item()}".encode()
+
+    end = fork(work).wait()
+    assert end.data.decode() == "[] 3.0"
