@@ -11,6 +11,9 @@ from hypothesis import settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 """The suite keeps all processors busy: threads that wait for each other would only take them from other tests."""
 
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+"""A GPU is looked for without CUDA's driver: a process that has started it cannot fork attempts that use it."""
+
 settings.register_profile("day", derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "day"))
 """By day each search draws the same cases, so that a change is to blame for what it finds; by night others."""
