@@ -8,8 +8,9 @@ rest, so fill values (`finfo.min`, -1e9, -1e4) are left out of the estimate and 
 
 from __future__ import annotations
 
+import functools
 from itertools import pairwise
-from math import ldexp, prod
+from math import isfinite, ldexp, prod
 
 import numpy
 import torch
@@ -46,14 +47,21 @@ def allowed_error(wanted: torch.Tensor, share: float | None = None) -> torch.Ten
     smallest of the largest computed magnitudes of the slices that hold the element. A fill value may be off by a few
     units in its last place. Zero where `wanted` is not finite: infinities and NaN must be equal.
     """
+    return allowed_where_computed(wanted, share)[0]
+
+
+def allowed_where_computed(wanted: torch.Tensor, share: float | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """`allowed_error`, and which elements are computed: finite, and no fill values."""
     share = RELATIVE.get(wanted.dtype, RELATIVE[torch.float32]) if share is None else share
+    scale = _scale_without_fill_values(wanted)
     sizes = wanted.detach().to(torch.float64).abs()
+    if scale is not None:
+        return share * torch.maximum(sizes, scale).clamp_min(SMALLEST_SCALE), torch.ones_like(sizes, dtype=torch.bool)
     finite, filled = sizes.isfinite(), is_fill_value(wanted)
-    sizes = torch.where(finite, sizes, 0.0)
-    scale = _scale_of_slices(sizes, finite & ~filled)
-    computed = share * torch.maximum(sizes, scale).clamp_min(SMALLEST_SCALE)
+    sizes, counted = torch.where(finite, sizes, 0.0), finite & ~filled
+    computed = share * torch.maximum(sizes, _scale_of_slices(sizes, counted)).clamp_min(SMALLEST_SCALE)
     constant = _FILL_UNITS * torch.finfo(wanted.dtype).eps * sizes
-    return torch.where(filled, constant, torch.where(finite, computed, 0.0))
+    return torch.where(filled, constant, torch.where(finite, computed, 0.0)), counted
 
 
 def is_fill_value(values: torch.Tensor) -> torch.Tensor:
@@ -137,6 +145,18 @@ def slice_scales(sizes: torch.Tensor) -> tuple[float, list[torch.Tensor]]:
         if prod(sizes.shape[other] for other in others) >= _FEWEST:
             scales.append((sizes if dim == every[-1] else rows).amax(others, keepdim=True))
     return float(rows.max()), scales
+
+
+def _scale_without_fill_values(wanted: torch.Tensor) -> torch.Tensor | None:
+    """`_scale_of_slices` in a few passes, where all is finite and nothing is a fill value. None where that is not so,
+    or is not known."""
+    if wanted.dtype not in (torch.float32, torch.bfloat16, torch.float16) or not wanted.numel():
+        return None
+    sizes = wanted.detach().to(torch.float32).abs()
+    whole, scales = slice_scales(sizes)
+    if not isfinite(whole) or may_hold_fill_values(sizes, whole):
+        return None
+    return functools.reduce(torch.minimum, scales, sizes.new_tensor(whole)).to(torch.float64)
 
 
 def _scale_of_slices(sizes: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:

@@ -12,10 +12,13 @@ from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.torch_internals.tensor_subclasses import as_plain_tensor
 from exportdoctor.torch_internals.trees import tree_leaves
-from exportdoctor.worker.prove.allowed_error import RELATIVE, SMALLEST_SCALE, allowed_error, is_fill_value
+from exportdoctor.worker.prove.allowed_error import RELATIVE, SMALLEST_SCALE, allowed_where_computed
 
 LARGEST = sys.float_info.max
 """In place of infinity, which JSON does not have."""
+
+_MOST_ON_CARD = 1 << 26
+"""More elements than this are compared on the CPU: in float64 they would take gigabytes of the card."""
 
 _SMALL = 1e-3
 """Elements below this share of the largest are left out of the relative difference."""
@@ -75,26 +78,29 @@ def largest_difference(
     most, fill values left out. Whole numbers and truth values must be equal: the first number counts the elements that
     are not.
     """
-    one, other = (_as_real(as_plain_tensor(value).detach().cpu()) for value in (one, other))
+    one, other = (as_plain_tensor(value).detach() for value in (one, other))
+    if one.device != other.device or other.dtype not in RELATIVE or other.numel() > _MOST_ON_CARD:
+        one, other = one.cpu(), other.cpu()
+    one, other = _as_real(one), _as_real(other)
     if not other.is_floating_point():
         return float((one != other).sum()), 0.0, 0.0
     if other.numel() == 0:
         return 0.0, 0.0, RELATIVE.get(other.dtype, RELATIVE[torch.float32]) * SMALLEST_SCALE
-    allowed, computed = allowed_error(other, share).flatten(), ~is_fill_value(other).flatten()
+    allowed, computed = (found.flatten() for found in allowed_where_computed(other, share))
     one, other = one.to(torch.float64).flatten(), other.to(torch.float64).flatten()
     same = (one == other) | (one.isnan() & other.isnan())
     apart = torch.where(same, 0.0, (one - other).abs()).nan_to_num(nan=float("inf"))
     beyond = apart > allowed
     shown = torch.where(beyond, apart / allowed, 0.0) if bool(beyond.any()) else torch.where(computed, apart, 0.0)
-    worst = int(shown.argmax())
+    worst = int(shown.argmax()) if bool(shown.any()) else 0
     return min(float(apart[worst]), LARGEST), _largest_share(apart, other, computed), float(allowed[worst])
 
 
 def _largest_share(apart: torch.Tensor, other: torch.Tensor, computed: torch.Tensor) -> float:
     """The largest difference over eager's value, of computed elements that are not small."""
-    sizes = torch.where(computed & other.isfinite(), other.abs(), 0.0)
+    sizes = torch.where(computed, other.abs(), 0.0)
     seen = sizes > _SMALL * sizes.max()
-    return min(float((apart / sizes)[seen].max()), LARGEST) if bool(seen.any()) else 0.0
+    return min(float(torch.where(seen, apart / sizes, 0.0).max()), LARGEST)
 
 
 def _as_strided(value: torch.Tensor) -> torch.Tensor:
