@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from exportdoctor.worker.numbers.value_gap import gap_between
-from exportdoctor.worker.prove.allowed_error import is_fill_value, may_hold_fill_values
-from exportdoctor.worker.prove.compare_outputs import largest_difference
+from exportdoctor.worker.prove.allowed_error import RELATIVE, is_fill_value
+from exportdoctor.worker.prove.compare_outputs import largest_difference, largest_difference_by_element
+from exportdoctor.worker.prove.quick_difference import may_hold_fill_values
 
 SHARE = 1e-5
 
@@ -53,10 +54,24 @@ KINDS = (
 def test_both_ways_agree(kind: str, error: float) -> None:
     wanted = values(kind)
     found = wanted + error * torch.randn(wanted.shape)
-    absolute, _, allowed = largest_difference(found, wanted, share=SHARE)
+    absolute, _, allowed = largest_difference_by_element(found, wanted, SHARE)
     gap = gap_between(found, wanted)
     assert gap.holds == (absolute <= allowed)
     assert (gap.absolute, gap.allowed) == pytest.approx((absolute, allowed), rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("error", [0.0, 1e-6, 3e-3, 0.3])
+def test_outputs_are_compared_as_each_element_is(kind: str, dtype: torch.dtype, error: float) -> None:
+    wanted = values(kind).to(dtype)
+    found = (wanted.double() * (1 + error * torch.randn(wanted.shape))).to(dtype)
+    share = RELATIVE[dtype]
+    quick = largest_difference(found, wanted, share=share)
+    absolute, relative, allowed = largest_difference_by_element(found, wanted, share)
+    assert (quick[0] <= quick[2]) == (absolute <= allowed)
+    if error or absolute:  # of equal values any element's bound may be told
+        assert quick == pytest.approx((absolute, relative, allowed), rel=1e-3)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -96,7 +96,7 @@ def run_calls(
     import torch
 
     results = []
-    with torch.no_grad(), _quiet(), _on_gpu(), restore_afterwards(module):
+    with torch.no_grad(), _quiet(), restore_afterwards(module), _on_gpu():
         first = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
         for call in calls:
             given = copy_inputs(call)
@@ -144,7 +144,7 @@ def run_method_once(module: nn.Module, method: Callable[..., Any], *args: Any, *
     """Calls a method of the module without gradients; its exceptions pass through."""
     import torch
 
-    with torch.no_grad(), _quiet(), _on_gpu(), restore_afterwards(module):
+    with torch.no_grad(), _quiet(), restore_afterwards(module), _on_gpu():
         args, kwargs = copy_inputs((args, kwargs))
         return method(*args, **kwargs)
 

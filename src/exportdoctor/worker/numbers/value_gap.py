@@ -14,8 +14,8 @@ import torch
 
 from exportdoctor.core.protocol.numbers_ladder import Side
 from exportdoctor.worker.numbers.step_graph import Float64Run
-from exportdoctor.worker.prove.allowed_error import SMALLEST_SCALE, may_hold_fill_values, slice_scales
 from exportdoctor.worker.prove.compare_outputs import LARGEST, largest_difference
+from exportdoctor.worker.prove.quick_difference import SMALLEST_SCALE, find_quick_difference, may_hold_fill_values
 
 _SHARES = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 """What rounding may do to one operation, by dtype, as a share of the numbers around an element: tens of units in the
@@ -131,33 +131,14 @@ def forget_scratch() -> None:
 def _quick_gap(found: torch.Tensor, wanted: torch.Tensor, share: float) -> Gap | None:
     """The same in float32, in a few passes, where all is finite, nothing is a fill value and nothing beyond its bound.
 
-    None elsewhere. `allowed_error` says what is allowed; here its slices are all counted in full.
+    None elsewhere.
     """
-    if not found.dtype == wanted.dtype == torch.float32 or wanted.numel() < _MANY or found.device != wanted.device:
+    if not found.dtype == wanted.dtype == torch.float32 or wanted.numel() < _MANY:
         return None
-    found, wanted = found.detach(), wanted.detach()
-    apart = torch.sub(found, wanted, out=_scratch("apart", wanted))
-    low, high = (float(one) for one in torch.aminmax(apart))
-    if not isfinite(largest := max(-low, high)):
+    quick = find_quick_difference(found, wanted, share, memory=_scratch)
+    if quick is None:
         return None
-    if not largest:
-        return no_gap(wanted)
-    sizes = torch.abs(wanted, out=_scratch("sizes", wanted))
-    whole, scales = slice_scales(sizes)
-    if not isfinite(whole) or may_hold_fill_values(sizes, whole):
-        return None
-    least = min(float(one.min()) for one in scales) if scales else whole
-    if largest > share * max(least, SMALLEST_SCALE):
-        scale = sizes.new_full((), whole)
-        for one in scales:
-            scale = torch.minimum(scale, one)
-        if bool((apart.abs() > share * torch.maximum(sizes, scale).clamp_min(SMALLEST_SCALE)).any()):
-            return None
-    array = apart.cpu().numpy()  # torch's own argmax takes as long as all the rest (2.13, CPU)
-    ends = [find() for end, find in ((high, array.argmax), (-low, array.argmin)) if end == largest]
-    place = numpy.unravel_index(min(ends), array.shape)
-    around = min((float(one.expand(sizes.shape)[place]) for one in scales), default=whole)
-    return Gap(absolute=largest, allowed=share * max(float(sizes[place]), around, SMALLEST_SCALE), plain=True)
+    return Gap(absolute=quick.absolute, allowed=quick.allowed, plain=True) if quick.absolute else no_gap(wanted)
 
 
 def inherited_gap(found: Any, wanted: torch.Tensor, local: Gap) -> Gap:

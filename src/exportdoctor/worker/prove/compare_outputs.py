@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -12,13 +13,17 @@ from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.torch_internals.tensor_subclasses import as_plain_tensor
 from exportdoctor.torch_internals.trees import tree_leaves
-from exportdoctor.worker.prove.allowed_error import RELATIVE, SMALLEST_SCALE, allowed_where_computed
+from exportdoctor.worker.prove.allowed_error import RELATIVE, allowed_where_computed
+from exportdoctor.worker.prove.quick_difference import SMALLEST_SCALE, QuickDifference, find_quick_difference
 
 LARGEST = sys.float_info.max
 """In place of infinity, which JSON does not have."""
 
-_MOST_ON_CARD = 1 << 26
-"""More elements than this are compared on the CPU: in float64 they would take gigabytes of the card."""
+_MANY = 4096
+"""From so many elements on it is worth to look for the quick way."""
+
+_BYTES_OF_ELEMENT = 64
+"""What comparing takes of a card, in float64."""
 
 _SMALL = 1e-3
 """Elements below this share of the largest are left out of the relative difference."""
@@ -79,13 +84,36 @@ def largest_difference(
     are not.
     """
     one, other = (as_plain_tensor(value).detach() for value in (one, other))
-    if one.device != other.device or other.dtype not in RELATIVE or other.numel() > _MOST_ON_CARD:
-        one, other = one.cpu(), other.cpu()
+    if one.device == other.device and _fits_on_card(other):
+        with suppress(torch.OutOfMemoryError):
+            return _largest_difference(one, other, share)
+    return _largest_difference(one.cpu(), other.cpu(), share)
+
+
+def _fits_on_card(value: torch.Tensor) -> bool:
+    """Whether it is on a GPU that has several times the memory free that comparing it there takes."""
+    if not value.is_cuda or value.layout != torch.strided or value.dtype not in RELATIVE:
+        return False
+    return 4 * _BYTES_OF_ELEMENT * value.numel() <= torch.cuda.mem_get_info(value.device)[0]
+
+
+def _largest_difference(one: torch.Tensor, other: torch.Tensor, share: float | None) -> tuple[float, float, float]:
     one, other = _as_real(one), _as_real(other)
     if not other.is_floating_point():
         return float((one != other).sum()), 0.0, 0.0
     if other.numel() == 0:
         return 0.0, 0.0, RELATIVE.get(other.dtype, RELATIVE[torch.float32]) * SMALLEST_SCALE
+    if other.numel() >= _MANY:
+        quick = find_quick_difference(one, other, RELATIVE.get(other.dtype, 0.0) if share is None else share)
+        if quick is not None:
+            return quick.absolute, _quick_share(quick), quick.allowed
+    return largest_difference_by_element(one, other, share)
+
+
+def largest_difference_by_element(
+    one: torch.Tensor, other: torch.Tensor, share: float | None = None
+) -> tuple[float, float, float]:
+    """The same of floats, in float64."""
     allowed, computed = (found.flatten() for found in allowed_where_computed(other, share))
     one, other = one.to(torch.float64).flatten(), other.to(torch.float64).flatten()
     same = (one == other) | (one.isnan() & other.isnan())
@@ -101,6 +129,13 @@ def _largest_share(apart: torch.Tensor, other: torch.Tensor, computed: torch.Ten
     sizes = torch.where(computed, other.abs(), 0.0)
     seen = sizes > _SMALL * sizes.max()
     return min(float(torch.where(seen, apart / sizes, 0.0).max()), LARGEST)
+
+
+def _quick_share(quick: QuickDifference) -> float:
+    if not quick.absolute:
+        return 0.0
+    seen = quick.sizes > _SMALL * quick.sizes.max()
+    return min(float(torch.where(seen, quick.apart.abs() / quick.sizes, 0.0).max()), LARGEST)
 
 
 def _as_strided(value: torch.Tensor) -> torch.Tensor:
