@@ -350,12 +350,18 @@ class CountedRows(nn.Module):
 def test_where_eager_is_slow_all_input_sets_are_made_for_shims_that_export(monkeypatch: pytest.MonkeyPatch) -> None:
     """A vision encoder (Pixtral) took half a minute for each of its shims that do not apply."""
     runs = []
-    for slow, shim in ((1e9, "static-dim"), (0.0, "static-dim"), (0.0, "max-pool-1d-as-2d")):
+    for slow, shim, will_pass in (
+        (1e9, "static-dim", False),
+        (0.0, "static-dim", False),
+        (0.0, "max-pool-1d-as-2d", False),
+        (0.0, "static-dim", True),
+    ):
         monkeypatch.setattr(shimmed_export, "_SLOW_SET", slow)
         part = capture_root_only(part_of((CountedRows(), (torch.randn(4, 3),), ({0: Dim("rows")},))))
         RUNS.clear()
-        outcome = attempt_fast(part, Probe(part="default", fqn="", to="run", shims=(shim,)))
+        outcome = attempt_fast(part, Probe(part="default", fqn="", to="run", shims=(shim,)), will_pass=will_pass)
         runs.append((None if outcome is None else outcome.status, len(RUNS)))
-    (passed, all_runs), (in_doubt, some), (refused, few) = runs
+    (passed, all_runs), (in_doubt, some), (refused, few), expected = runs
+    assert expected == (passed, all_runs)
     assert (passed, in_doubt, refused) == (OutcomeStatus.PASSED, None, OutcomeStatus.NOT_APPLICABLE)
     assert max(few, some) < all_runs / 2

@@ -15,6 +15,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from types import MappingProxyType
 from typing import assert_never
@@ -26,6 +27,7 @@ from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.scan import (
+    SMALL_MODEL,
     AttemptProbe,
     Capture,
     Finished,
@@ -67,7 +69,8 @@ from exportdoctor.worker.standard_streams import (
 class ScanServer:
     """Commands come in on one descriptor, replies go out on another. Ends when the commands end.
 
-    `waiting` are the attempts for which there is no room on a card, and whether they are full ones.
+    `waiting` are the attempts for which there is no room on a card, and whether they are full ones. `cured` are the
+    modules and shims with which a small model passed, and whether it took an attempt in full.
     """
 
     commands: int
@@ -77,6 +80,7 @@ class ScanServer:
     isolation: str = "fork"
     attempts: dict[int, AttemptChild] = field(default_factory=dict)
     waiting: deque[tuple[Probe, bool]] = field(default_factory=deque)
+    cured: dict[tuple[str, str, tuple[str, ...]], bool] = field(default_factory=dict)
     batch: BatchChild | None = None
     _shim_sources: dict[str, str] | None = None
     _buffer: bytearray = field(default_factory=bytearray)
@@ -201,7 +205,12 @@ class ScanServer:
         return (self.commands, self.replies, *self._wake, *pipes, *(self.batch.descriptors if self.batch else ()))
 
     def _attempt_in_child(self, probe: Probe, *, full: bool = False) -> None:
-        """Attempt it in the fast way first; where that leaves the outcome in doubt, in full, which is final."""
+        """Attempt it in the fast way first; where that leaves the outcome in doubt, in full, which is final.
+
+        With shims that cured the small model it is expected to pass as that did.
+        """
+        passed_in_full = self.cured.get((probe.part, probe.fqn, probe.shims))
+        full, will_pass = full or bool(passed_in_full), passed_in_full is not None
         part, files, log = self.target.parts[probe.part], self.target.shim_files, self._log(probe)
         card_mb, card = self._find_room(probe)
         if card is None:
@@ -215,7 +224,8 @@ class ScanServer:
             if (refused := _place(placed, part, probe)) is not None:
                 return encode(refused)
             with _watch_reads(probe):
-                outcome = (attempt if full else attempt_fast)(part, probe, shim_files=files)
+                ask = attempt if full else partial(attempt_fast, will_pass=will_pass)
+                outcome = ask(part, probe, shim_files=files)
             if outcome is None:
                 return None
             if placed is not None:
@@ -273,7 +283,10 @@ class ScanServer:
                 running.remove_log()
                 self._attempt_in_child(running.probe, full=True)
             else:
-                self._reply(Finished(outcome=running.outcome(end)))
+                outcome = running.outcome(end)
+                if outcome.passed and (one := running.probe).shims and one.part.endswith(SMALL_MODEL):
+                    self.cured[one.part.removesuffix(SMALL_MODEL), one.fqn, one.shims] = running.full
+                self._reply(Finished(outcome=outcome))
         for _ in range(len(self.waiting)):
             probe, full = self.waiting.popleft()
             self._attempt_in_child(probe, full=full)

@@ -100,13 +100,19 @@ def attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = ()) 
     return _Attempt(part=part, probe=probe, shim_files=shim_files).run()
 
 
-def attempt_fast(part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = ()) -> Outcome | None:
-    """As `attempt`, but faster. None if the outcome may differ: then run `attempt`, in a fresh process."""
+def attempt_fast(
+    part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = (), will_pass: bool = False
+) -> Outcome | None:
+    """As `attempt`, but faster. None if the outcome may differ: then run `attempt`, in a fresh process.
+
+    `will_pass`: it probably will, so that the input sets with which the program is compared are made before the export,
+    also where eager is slow.
+    """
     if not EXPORTERS[probe.exporter].has_fast_path:
         return attempt(part, probe, shim_files=shim_files)
     fast = FastExport()
     try:
-        outcome = _Attempt(part=part, probe=probe, shim_files=shim_files, fast=fast).run()
+        outcome = _Attempt(part=part, probe=probe, shim_files=shim_files, fast=fast, will_pass=will_pass).run()
     except InDoubt:
         return None
     return None if fast.may_differ(outcome) else outcome
@@ -123,6 +129,7 @@ class _Attempt:
     probe: Probe
     shim_files: Sequence[str]
     fast: FastExport | None = None
+    will_pass: bool = False
     started: float = field(default_factory=time.perf_counter)
     reads: set[tuple[str, str]] | None = None
     kept: tuple[str, ...] = ()
@@ -203,7 +210,7 @@ class _Attempt:
             go_on=go_on,
             see=self._see_program,
             see_refused=self._see_refused,
-            in_doubt=leave_in_doubt if self.fast is not None else None,
+            in_doubt=leave_in_doubt if self.fast is not None and not self.will_pass else None,
         )
         return later, rows
 
