@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from exportdoctor.worker.numbers.value_gap import gap_between
+from exportdoctor.worker.numbers.value_gap import forget_scratch, gap_between
 from exportdoctor.worker.prove.allowed_error import RELATIVE, is_fill_value
 from exportdoctor.worker.prove.compare_outputs import largest_difference, largest_difference_by_element
 from exportdoctor.worker.prove.quick_difference import may_hold_fill_values
@@ -79,3 +79,18 @@ def test_no_fill_value_is_missed(kind: str) -> None:
     sizes = values(kind).abs()
     if bool(sizes.isfinite().all()):
         assert may_hold_fill_values(sizes, float(sizes.max())) or not bool(is_fill_value(values(kind)).any())
+
+
+def test_the_default_dtype_of_the_target_changes_nothing() -> None:
+    wanted = values("plain")
+    found = wanted + 1e-6
+    expected = largest_difference(found, wanted), gap_between(found, wanted)
+    before = torch.get_default_dtype()
+    forget_scratch()
+    try:
+        for dtype in (torch.float64, torch.bfloat16):
+            torch.set_default_dtype(dtype)
+            assert (largest_difference(found, wanted), gap_between(found, wanted)) == expected
+            forget_scratch()
+    finally:
+        torch.set_default_dtype(before)

@@ -103,11 +103,8 @@ def attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = ()) 
 def attempt_fast(
     part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = (), will_pass: bool = False
 ) -> Outcome | None:
-    """As `attempt`, but faster. None if the outcome may differ: then run `attempt`, in a fresh process.
-
-    `will_pass`: it probably will, so that the input sets with which the program is compared are made before the export,
-    also where eager is slow.
-    """
+    """As `attempt`, but faster. None if the outcome may differ: then run `attempt`, in a fresh process. If it probably
+    `will_pass`, all input sets are made before the export, also where eager is slow."""
     if not EXPORTERS[probe.exporter].has_fast_path:
         return attempt(part, probe, shim_files=shim_files)
     fast = FastExport()

@@ -15,14 +15,11 @@ import torch
 from exportdoctor.core.protocol.numbers_ladder import Side
 from exportdoctor.worker.numbers.step_graph import Float64Run
 from exportdoctor.worker.prove.compare_outputs import LARGEST, largest_difference
-from exportdoctor.worker.prove.quick_difference import SMALLEST_SCALE, find_quick_difference, may_hold_fill_values
+from exportdoctor.worker.prove.quick_difference import MANY, SMALLEST_SCALE, find_quick_difference, may_hold_fill_values
 
 _SHARES = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 """What rounding may do to one operation, by dtype, as a share of the numbers around an element: tens of units in the
 last place, as a long sum in another order has them."""
-
-_MANY = 4096
-"""From so many elements on it is worth to look for the quick way."""
 
 _AS_FAR = 4
 """A side that is so many times farther from the float64 value than the other is the wrong one."""
@@ -119,7 +116,7 @@ _KEPT: dict[str, torch.Tensor] = {}
 def _scratch(use: str, like: torch.Tensor) -> torch.Tensor:
     """Memory for a float32 tensor of this shape, used again: fresh pages would cost more than the difference does."""
     if use not in _KEPT or _KEPT[use].numel() < like.numel() or _KEPT[use].device != like.device:
-        _KEPT[use] = torch.empty(like.numel(), device=like.device)
+        _KEPT[use] = torch.empty(like.numel(), dtype=torch.float32, device=like.device)
     return _KEPT[use][: like.numel()].view(like.shape)
 
 
@@ -133,8 +130,10 @@ def _quick_gap(found: torch.Tensor, wanted: torch.Tensor, share: float) -> Gap |
 
     None elsewhere.
     """
-    if not found.dtype == wanted.dtype == torch.float32 or wanted.numel() < _MANY:
+    if not found.dtype == wanted.dtype == torch.float32 or wanted.numel() < MANY:
         return None
+    if same_bits(found, wanted):
+        return no_gap(wanted)
     quick = find_quick_difference(found, wanted, share, memory=_scratch)
     if quick is None:
         return None
@@ -158,7 +157,7 @@ _NO_FILL_ABOVE = 2.0**13
 
 def _is_plain(wanted: torch.Tensor) -> bool:
     """Whether it is known to be finite, and without fill values whose rounding would hide other differences."""
-    if wanted.dtype != torch.float32 or wanted.numel() < _MANY:
+    if wanted.dtype != torch.float32 or wanted.numel() < MANY:
         return False
     wanted = wanted.detach()
     low, high = torch.aminmax(wanted)

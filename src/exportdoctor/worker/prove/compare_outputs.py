@@ -14,13 +14,10 @@ from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.torch_internals.tensor_subclasses import as_plain_tensor
 from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.prove.allowed_error import RELATIVE, allowed_where_computed
-from exportdoctor.worker.prove.quick_difference import SMALLEST_SCALE, QuickDifference, find_quick_difference
+from exportdoctor.worker.prove.quick_difference import MANY, SMALLEST_SCALE, QuickDifference, find_quick_difference
 
 LARGEST = sys.float_info.max
 """In place of infinity, which JSON does not have."""
-
-_MANY = 4096
-"""From so many elements on it is worth to look for the quick way."""
 
 _BYTES_OF_ELEMENT = 64
 """What comparing takes of a card, in float64."""
@@ -103,7 +100,7 @@ def _largest_difference(one: torch.Tensor, other: torch.Tensor, share: float | N
         return float((one != other).sum()), 0.0, 0.0
     if other.numel() == 0:
         return 0.0, 0.0, RELATIVE.get(other.dtype, RELATIVE[torch.float32]) * SMALLEST_SCALE
-    if other.numel() >= _MANY:
+    if other.numel() >= MANY:
         quick = find_quick_difference(one, other, RELATIVE.get(other.dtype, 0.0) if share is None else share)
         if quick is not None:
             return quick.absolute, _quick_share(quick), quick.allowed

@@ -27,6 +27,9 @@ LARGE = 13
 GAP = 7
 """Empty binary orders of magnitude (a factor of 128) that separate fill values from computed ones."""
 
+MANY = 4096
+"""From so many elements on it is worth to look for the quick way."""
+
 _SHORT = (torch.float32, torch.bfloat16, torch.float16)
 """Whose values are float32's."""
 
@@ -44,7 +47,7 @@ class QuickDifference:
 
 def new_memory(_: str, like: torch.Tensor) -> torch.Tensor:
     """Memory for a float32 tensor of this shape."""
-    return torch.empty(like.shape, device=like.device)
+    return torch.empty(like.shape, dtype=torch.float32, device=like.device)
 
 
 def find_quick_difference(
