@@ -23,6 +23,7 @@ from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.run.report import FAILING
 from exportdoctor.core.scan_options import ScanOptions
+from exportdoctor.engine.cure.prescription import proof_of_rows
 from exportdoctor.engine.cure.search import CureSearch
 from exportdoctor.engine.cure.try_shims import try_shims
 from exportdoctor.engine.probe_driver import ProbeDriver
@@ -302,6 +303,14 @@ def test_no_alternative_is_sought_where_no_numbers_can_be_compared() -> None:
     search = run_search(failing_part(1, {"a": 1, "b": 1}), (shim("a", 1), shim("b", 1)), values=False)
     assert search.prescription is not None
     assert [trial.shims for trial in search.trials] == [("a",)]
+
+
+@given(pairs=st.lists(st.tuples(st.floats(0, 10), st.floats(1e-6, 10)), min_size=1, max_size=6))
+def test_a_proof_tells_the_largest_difference_with_what_was_allowed_of_it(pairs: list[tuple[float, float]]) -> None:
+    rows = [Agreement(inputs="set", kind="values", max_abs=min(pair), tolerance=max(pair)) for pair in pairs]
+    proof = proof_of_rows(rows, refused=lambda row: row.refused)
+    assert (proof.max_abs_diff, proof.tolerance) in {(row.max_abs, row.tolerance) for row in rows}
+    assert proof.max_abs_diff == max(row.max_abs for row in rows)
 
 
 def test_a_program_that_differs_from_eager_at_another_size_is_no_cure() -> None:

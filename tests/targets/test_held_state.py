@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from exportdoctor.targets.eager import restore_afterwards
+from exportdoctor.targets.eager import restore_afterwards, run_once
 from exportdoctor.targets.plain_state import plain_state
+from exportdoctor.worker.child import fork
 
 
 class Position:
@@ -188,3 +189,34 @@ def test_a_run_leaves_attributes_hooks_buffers_and_the_random_state_as_they_were
     assert not module._forward_hooks
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     assert torch.equal(torch.get_rng_state(), state)
+
+
+class WritesItsWeight(nn.Module):
+    """Writes into a parameter in place, and gives another one new memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.first.data.add_(1)
+        self.second.data = torch.zeros_like(self.second)
+        return x * self.first.sum() + self.second.sum()
+
+
+def values_after_two_calls(device: str) -> list[list[float]]:
+    with torch.device(device):
+        module, x = WritesItsWeight(), torch.ones(1)
+    found = [run_once(module, ((x,), {})).tolist() for _ in range(2)]
+    return [*found, *(one.tolist() for one in module.parameters())]
+
+
+def test_what_is_written_through_data_is_put_back() -> None:
+    assert values_after_two_calls("cpu") == [[6.0], [6.0], [1.0, 1.0, 1.0], [1.0, 1.0]]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_what_is_written_through_data_is_put_back() -> None:
+    end = fork(lambda _: str(values_after_two_calls("cuda")).encode()).wait()
+    assert end.data.decode() == "[[6.0], [6.0], [1.0, 1.0, 1.0], [1.0, 1.0]]"

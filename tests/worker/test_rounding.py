@@ -143,6 +143,25 @@ def test_through_many_layers_outputs_of_half_precision_are_held_to_rounding(dtyp
     assert after == before
 
 
+def test_sets_that_begin_with_the_same_inputs_share_what_rounding_gives() -> None:
+    module = Deep(8).to(torch.bfloat16)
+    asked: list[torch.nn.Module] = []
+    inputs: Inputs = ((torch.randn(4, 64, dtype=torch.bfloat16),), {})
+    other: Inputs = ((torch.randn(4, 64, dtype=torch.bfloat16),), {})
+    sets = [
+        InputSet(title="set", kind="values", calls=calls, results=run_calls(module, calls), same=True)
+        for calls in ((inputs,), (inputs,) * 3, (other,))
+    ]
+    rows = [row_of(replace(one, calls=one.calls[:1], results=one.results[:1]), 1.0) for one in sets]
+    assert not any(row.holds for row in rows)
+    module.register_forward_pre_hook(lambda called, _: asked.append(called))
+    found = widen_to_rounding(module, sets, rows)
+    together = len(asked)
+    asked.clear()
+    assert found == [widen_to_rounding(module, [one], [row])[0] for one, row in zip(sets, rows, strict=True)]
+    assert together == len(asked) * 2 // 3
+
+
 def test_in_single_precision_no_tolerance_is_widened() -> None:
     module = Deep(64)
     calls: tuple[Inputs, ...] = (((torch.randn(8, 64),), {}),)

@@ -53,7 +53,9 @@ def restore_held_state(module: nn.Module) -> Iterator[None]:
             for tensor, memory, copied in saved:
                 if tensor.data_ptr() != memory.data_ptr() or tensor.shape != memory.shape:
                     tensor.data = memory
-                if not torch.equal(memory, copied):
+                if memory.is_cuda:  # to ask whether they are equal would wait for the GPU, for each tensor
+                    memory.data.copy_(copied)  # is not counted as a write
+                elif not torch.equal(memory, copied):
                     memory.copy_(copied)
             for buffer, value in buffers:
                 if buffer.shape != value.shape:  # the forward has called resize_

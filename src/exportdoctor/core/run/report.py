@@ -56,6 +56,7 @@ class ModuleRecord(msgspec.Struct, frozen=True, kw_only=True, rename={"class_nam
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers behind a cure: how many input sets, and the largest absolute difference to eager.
 
+    `tolerance` is what was allowed of the largest difference, in the set that shows it.
     `kinds` counts the sets by what they differ in from the example. `refused` are drawn sets that eager takes and the
     program refuses, `notes` what was not compared or is done otherwise than in eager.
     `ground` says what these outputs could not have shown; None where that was not asked.

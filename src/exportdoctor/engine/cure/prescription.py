@@ -44,11 +44,12 @@ def proof_of_rows(numbers: Sequence[Agreement], *, refused: Callable[[Agreement]
     """The comparisons with eager in one record; `refused` says which sets the program may refuse."""
     only_layout = [layout_condition(row) for row in numbers if row.kind == "layout" and not row.holds]
     rows = [row for row in numbers if not row.trouble and (row.holds or row.kind != "layout")]
+    largest = max(rows, key=lambda row: (row.max_abs, -row.tolerance), default=None)
     return Proof(
         inputs_tried=len(rows),
-        max_abs_diff=max((row.max_abs for row in rows), default=None),
+        max_abs_diff=largest.max_abs if largest else None,
         max_rel_diff=max((row.max_rel for row in rows), default=None),
-        tolerance=min((row.tolerance for row in rows), default=None),
+        tolerance=largest.tolerance if largest else None,
         stage="run" if rows else "export",
         kinds=dict(Counter(row.kind for row in rows if row.kind)),
         refused=tuple(row.inputs for row in numbers if refused(row)),

@@ -48,6 +48,9 @@ def answered_with_gradients(module: torch.nn.Module, one: InputSet) -> InputSet 
     results = _run_with_gradients(module, one.calls)
     if results is None or all(map(_alike, results, one.results)):
         return None
+    results = _run_with_gradients(module, one.calls, notes_state=True)
+    if results is None:
+        return None
     return replace(one, results=results, disturbed=(), with_gradients=True)
 
 
@@ -64,7 +67,9 @@ def asks_for_gradients(module: torch.nn.Module, inputs: Inputs) -> bool:
     return any(asked)
 
 
-def _run_with_gradients(module: torch.nn.Module, calls: Sequence[Inputs]) -> tuple[CallResult, ...] | None:
+def _run_with_gradients(
+    module: torch.nn.Module, calls: Sequence[Inputs], *, notes_state: bool = False
+) -> tuple[CallResult, ...] | None:
     """What eager gives for the calls; None if it refuses one. What a backward pass would need is not kept."""
 
     nothing = torch.empty(0)
@@ -75,7 +80,7 @@ def _run_with_gradients(module: torch.nn.Module, calls: Sequence[Inputs]) -> tup
         return tree_map(lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf, output)
 
     try:
-        results = run_calls(module, calls, how=call, notes_state=True)
+        results = run_calls(module, calls, how=call, notes_state=notes_state)
     except Exception:  # eager refuses gradients, or an input or a buffer is part of their graph and cannot be copied
         return None
     finally:

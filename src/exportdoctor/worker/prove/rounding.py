@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,12 @@ _RUNS = 4
 
 _SEED = 20
 
+_FEWEST_KEPT, _MOST_KEPT = 1 << 12, 1 << 23
+"""Elements of a result: noise is drawn once, and each result takes others of it; longer results have their own."""
+
+_Runs = dict[tuple[int, int], list[torch.Tensor] | None]
+"""What eager gives under noise, by the identity of the inputs and the seed."""
+
 
 class RoundingNoise(dispatch_mode_class()):  # type: ignore[misc]
     """Changes each floating-point result that an operator computes by up to `units` in its last place, by chance.
@@ -40,7 +47,8 @@ class RoundingNoise(dispatch_mode_class()):  # type: ignore[misc]
         super().__init__()
         self._units = units
         self._seed = seed
-        self._generators: dict[torch.device, torch.Generator] = {}
+        self._places = random.Random(seed)
+        self._kept: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -48,17 +56,27 @@ class RoundingNoise(dispatch_mode_class()):  # type: ignore[misc]
             return result
         if func.__name__.partition(".")[0] in PASSED_ON or func._schema.returns[0].alias_info is not None:
             return result
-        units = min(self._units, _UNITS_OF_HALVES) if result.dtype in _HALVES else self._units
-        most = units * torch.finfo(result.dtype).eps
-        dtype = torch.float64 if result.dtype == torch.float64 else torch.float32
-        noise = torch.empty(result.shape, dtype=dtype, device=result.device)
-        noise.uniform_(1 - most, 1 + most, generator=self._generator(result.device))
-        return (result * noise).to(result.dtype)
+        return (result * self._noise(result)).to(result.dtype)
 
-    def _generator(self, device: torch.device) -> torch.Generator:
-        if device not in self._generators:
-            self._generators[device] = torch.Generator(device=device).manual_seed(self._seed)
-        return self._generators[device]
+    def _noise(self, result: torch.Tensor) -> torch.Tensor:
+        """Factors for the elements of a result."""
+        dtype, device, length = result.dtype, result.device, result.numel()
+        if length > _MOST_KEPT:
+            return self._draw(length, dtype, device).view(result.shape)
+        kept = self._kept.get((device, dtype))
+        if kept is None or kept.numel() < 2 * length:
+            kept = self._kept[device, dtype] = self._draw(
+                1 << (max(length, _FEWEST_KEPT).bit_length() + 1), dtype, device
+            )
+        first = self._places.randrange(kept.numel() - length + 1)
+        return kept[first : first + length].view(result.shape)
+
+    def _draw(self, length: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        generator = torch.Generator(device=device).manual_seed(self._seed)
+        units = min(self._units, _UNITS_OF_HALVES) if dtype in _HALVES else self._units
+        most = units * torch.finfo(dtype).eps
+        noise = torch.empty(length, dtype=torch.float64 if dtype == torch.float64 else torch.float32, device=device)
+        return noise.uniform_(1 - most, 1 + most, generator=generator)
 
 
 def leave_out_rounding(
@@ -68,7 +86,7 @@ def leave_out_rounding(
     own answer, and what is said of these. Call it while no shim is active."""
     pairs, out = [], []
     for one, row in zip(sets, rows, strict=True):
-        asked = one.made_up and not row.holds and not row.trouble and not _has_halves(one)  # these were asked before
+        asked = one.made_up and not row.holds and not row.trouble and not has_halves(one)  # these were asked before
         if asked and _misfit(row) <= _misfit_of_rounding(module, one, _misfit(row)):
             out.append(one.title)
         else:
@@ -81,10 +99,12 @@ def widen_to_rounding(module: torch.nn.Module, sets: Sequence[InputSet], rows: S
     """The rows; where outputs in float16 or bfloat16 differ by no more than rounding moves eager's own, that is their
     tolerance: through tens of layers it exceeds what a proof allows by the dtype. Call it while no shim is active."""
 
+    runs: _Runs = {}  # some sets begin with the same inputs
+
     def widen(one: InputSet, row: Agreement) -> Agreement:
-        if row.holds or row.trouble or not _has_halves(one):
+        if row.holds or row.trouble or not has_halves(one):
             return row
-        moved = _misfit_of_rounding(module, one, _misfit(row))
+        moved = _misfit_of_rounding(module, one, _misfit(row), runs)
         if _misfit(row) > moved:
             return row
         note = "; ".join(filter(None, (row.note, WIDENED_TO_ROUNDING)))
@@ -93,18 +113,19 @@ def widen_to_rounding(module: torch.nn.Module, sets: Sequence[InputSet], rows: S
     return [widen(one, row) for one, row in zip(sets, rows, strict=True)]
 
 
-def _has_halves(one: InputSet) -> bool:
+def has_halves(one: InputSet) -> bool:
+    """Whether an output is in float16 or bfloat16."""
     return any(tensor.dtype in _HALVES for tensor in tensors_in([result.output for result in one.results]))
 
 
-def _misfit_of_rounding(module: torch.nn.Module, one: InputSet, enough: float) -> float:
+def _misfit_of_rounding(module: torch.nn.Module, one: InputSet, enough: float, runs: _Runs | None = None) -> float:
     """How far rounding moves eager's answers to the set, as a multiple of what a proof allows; 0 if not beyond that.
-    Some run's, if it is `enough`; else that of the run that moves most."""
+    Some run's, if it is `enough`; else that of the run that moves most. `runs` are those that were made before."""
     most = 0.0
     if one.with_gradients:  # such answers are of another forward than the one that runs here
         return most
     for run in range(_RUNS):
-        row = run_rounded(module, one, seed=_SEED + run)
+        row = run_rounded(module, one, seed=_SEED + run, runs=runs)
         if row is not None and not row.holds:
             most = max(most, _misfit(row))
         if most >= enough:
@@ -112,19 +133,24 @@ def _misfit_of_rounding(module: torch.nn.Module, one: InputSet, enough: float) -
     return most
 
 
-def run_rounded(module: torch.nn.Module, one: InputSet, *, seed: int) -> Agreement | None:
+def run_rounded(module: torch.nn.Module, one: InputSet, *, seed: int, runs: _Runs | None = None) -> Agreement | None:
     """How far eager's first answer to the set moves where each operator's result is off by rounding; None if eager
     fails so."""
+    runs = runs if runs is not None else {}
+    key = (id(one.inputs), seed)
+    if key not in runs:
+        runs[key] = _outputs_under_noise(module, one.inputs, seed)
+    found = runs[key]
+    return None if found is None else compare_outputs(one.title, found, tensors_in(one.results[0].output))
 
+
+def _outputs_under_noise(module: torch.nn.Module, inputs: Inputs, seed: int) -> list[torch.Tensor] | None:
     def call(given: Inputs) -> Any:
         with RoundingNoise(_UNITS, seed):
             return module(*given[0], **given[1])
 
-    again = run_in_eager(module, one.calls[:1], how=call)
-    if again is None:
-        return None
-    found, wanted = (tensors_in(results[0].output) for results in (again, one.results))
-    return compare_outputs(one.title, found, wanted)
+    again = run_in_eager(module, [inputs], how=call)
+    return None if again is None else tensors_in(again[0].output)
 
 
 def _misfit(row: Agreement) -> float:
