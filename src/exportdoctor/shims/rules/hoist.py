@@ -21,6 +21,7 @@ from exportdoctor.shims.rules.clean_call_search import find_hoisted_calls
 from exportdoctor.shims.rules.hoisted_lists import lists_in_torch
 from exportdoctor.shims.rules.hoisted_results import HoistedCall
 from exportdoctor.shims.rules.more_inputs import Recorded, is_made_here, taking_more
+from exportdoctor.shims.searches import search_once
 from exportdoctor.targets.eager import copy_inputs, restore_afterwards, same_values
 from exportdoctor.torch_internals.fake_tensors import is_fake
 
@@ -86,7 +87,7 @@ def _run_up_to(module: Any, calls: Sequence[HoistedCall], named: Named) -> dict[
 def _hoist(name: str) -> Any:
     @contextmanager
     def enter(call: ExportCall) -> Iterator[ExportCall]:
-        calls = find_hoisted_calls(call, name)
+        calls = search_once(f"hoist:{name}", call.module, lambda: find_hoisted_calls(call, name))
         given: dict[str, Any] = {}
 
         def answer(one: HoistedCall, compute: Callable[[], Any]) -> Any:

@@ -28,6 +28,7 @@ from exportdoctor.shims.rules.hoisted_results import HoistedResult, describe_res
 from exportdoctor.shims.rules.more_inputs import Recorded, is_made_here, taking_more
 from exportdoctor.shims.rules.tensor_sizes import replace_sizes
 from exportdoctor.shims.rules.whole_numbers import INT, as_whole, symbolic_int
+from exportdoctor.shims.searches import search_once
 from exportdoctor.targets.eager import copy_inputs, restore_afterwards
 from exportdoctor.torch_internals.fake_tensors import around_tolist
 
@@ -179,7 +180,7 @@ def _symbolic_int(reads: Iterable[_Read]) -> AbstractContextManager[None]:
 
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
-    reads = find_hoisted_reads(call)
+    reads = search_once("hoist-numbers", call.module, lambda: find_hoisted_reads(call))
 
     @contextmanager
     def take(made: Named) -> Iterator[None]:

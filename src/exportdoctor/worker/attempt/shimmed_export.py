@@ -21,6 +21,7 @@ from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.report.wording.export import DRAWS_IN_PYTHON, lost_subclass, unloadable_file
 from exportdoctor.shims import ExportCall, Inputs, NotApplicable, apply_shims, export_program, find, order_shims
+from exportdoctor.shims.searches import keep_searches
 from exportdoctor.targets.eager import run_calls
 from exportdoctor.torch_internals.graph_modules import finish_graphs
 from exportdoctor.torch_internals.program_checks import guard_texts, guards_of, violated_guards
@@ -52,6 +53,7 @@ _SLOW_SET = 2.0
 only for those that do."""
 
 
+@keep_searches()
 def shimmed_export(
     call: ExportCall,
     probe: Probe,
