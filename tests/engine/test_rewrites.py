@@ -6,17 +6,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import torch
 
 from exportdoctor.core.failure.finding import Finding, TriedRewrite
 from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.core.run.report import Report, TargetRecord
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.cure.try_rewrites import try_rewrites
-from exportdoctor.process.launcher import Fork
 from exportdoctor.report.canvas import Style
 from exportdoctor.report.explanation_page import as_markdown, as_text, finding_blocks
-from exportdoctor.targets import resolve
 from scanning import scan_file
 
 pytestmark = pytest.mark.slow
@@ -66,8 +63,7 @@ def tried_on(path: Path) -> tuple[Finding, tuple[TriedRewrite, ...]]:
     report = scan_file(path)
     finding = report.findings[0]
     target = TargetRef(ref=f"{path}:build", options=BuildOptions())
-    torch.set_num_threads(1)
-    return finding, tuple(try_rewrites(finding, target, ScanOptions(), Fork(resolve(target))))
+    return finding, tuple(try_rewrites(finding, target, ScanOptions()))  # in fresh processes, as `explain` does
 
 
 @pytest.mark.parametrize("later", [pytest.param(False, marks=pytest.mark.night), True])
@@ -128,10 +124,9 @@ def test_a_rewrite_that_gets_past_its_line_or_is_never_reached_is_not_called_in_
     file.write_text(HEAD + TWO_LINES)
     report = scan_file(file)
     target = TargetRef(ref=f"{file}:build", options=BuildOptions())
-    torch.set_num_threads(1)
     said = []
     for finding in report.findings:
-        tried = tuple(try_rewrites(finding, target, ScanOptions(), Fork(resolve(target))))
+        tried = tuple(try_rewrites(finding, target, ScanOptions()))
         said.append([(one.result, one.ended) for one in tried])
         text = as_text(finding_blocks(msgspec.structs.replace(finding, rewrites=tried), report), Style(width=1000))
         assert "in vain" not in text
