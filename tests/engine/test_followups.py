@@ -59,6 +59,16 @@ def test_a_failure_behind_a_childs_is_found() -> None:
     assert told["encoder", "longest = int(lengths.max())"].behind == "F1"
 
 
+def test_a_failure_of_a_module_by_itself_is_not_behind_itself() -> None:
+    """Story: "F2: Masked by F2": the own code of `inner` failed as the module does."""
+    report = scan_file(MODELS, factory="boxed")
+    assert [(finding.module, finding.modules) for finding in report.findings] == [
+        ("", ("",)),
+        ("inner", ("inner", "inner.inner")),
+    ]
+    assert not any(finding.behind for finding in report.findings)
+
+
 def test_dynamo_traces_through_replaced_children() -> None:
     """In strict mode the encoder's `int()` exports, so that nothing fails once the gate is replaced."""
     events = events_of(f"{FIXTURES / 'child_hides_parent.py'}:build", exporter="export-strict")

@@ -141,3 +141,37 @@ def window() -> dict[str, object]:
         "dynamic_shapes": {"frames": {0: Dim("batch"), 1: Dim("sequence")}},
         "more_inputs": (((torch.randn(5, 9),), {}),),
     }
+
+
+class Box:
+    """No container that torch.export knows."""
+
+    def __init__(self, value: Tensor) -> None:
+        self.value, self.was_seen = value, False
+
+
+class Reads(nn.Module):
+    """Changes what it is given, so that nothing can take its place."""
+
+    def forward(self, frames: Tensor, box: Box) -> Tensor:
+        box.was_seen = True
+        return frames + box.value
+
+
+class Passes(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, frames: Tensor, box: Box) -> Tensor:
+        found: Tensor = self.inner(frames, box)
+        return found
+
+
+def boxed() -> dict[str, object]:
+    """frames float32 (3, 4), the number of rows dynamic, and a box, for which sizes are given as well."""
+    return {
+        "module": Passes(Passes(Reads())).eval(),
+        "kwargs": {"frames": torch.randn(3, 4), "box": Box(torch.randn(3, 4))},
+        "dynamic_shapes": {"frames": {0: Dim.DYNAMIC}, "box": [{0: Dim.DYNAMIC}]},
+    }

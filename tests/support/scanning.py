@@ -47,8 +47,11 @@ def events_of(
 
 
 def scan_ref(ref: str, **how: Any) -> Report:
-    """The report of a scan of `ref`."""
-    return fold(events_of(ref, **how)).report()
+    """The report of a scan of `ref`. No finding hides itself, and those that hide others are in the report."""
+    report = fold(events_of(ref, **how)).report()
+    known = {finding.id for finding in report.findings}
+    assert all(finding.behind in known - {finding.id} for finding in report.findings if finding.behind)
+    return report
 
 
 def scan_file(path: Path, *, factory: str = "build", **how: Any) -> Report:

@@ -107,10 +107,12 @@ def _make_finding(part: PartDiagnosis, group: FailureGroup, known: Groups) -> Fi
 
 
 def _behind(part: PartDiagnosis, group: FailureGroup, known: Groups) -> str | None:
-    """The finding that hides this one: its module's own, exported as it is, or the root's."""
+    """The finding that hides this one: its module's own, exported as it is, or the root's. None if that is this one."""
     if part.is_of_own_code(group.leading_verdict):
-        return _finding_of_module(part, group.leading_verdict.fqn, known)
-    return _finding_of_module(part, part.captured.prefix, known) if part.is_hidden(group) else None
+        found = _finding_of_module(part, group.leading_verdict.fqn, known)
+    else:
+        found = _finding_of_module(part, part.captured.prefix, known) if part.is_hidden(group) else None
+    return found if found != part.ids.get(group.key) else None
 
 
 def _shims_tried(part: PartDiagnosis, group: FailureGroup, known: Groups) -> tuple[ShimTry, ...]:
