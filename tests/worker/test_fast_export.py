@@ -194,6 +194,16 @@ def test_an_answer_that_a_saving_may_have_changed_is_none(given: Callable[[], Gi
     assert (attempt_fast(capture_root_only(part_of(given())), probe) is None) is in_doubt
 
 
+def test_what_will_probably_pass_is_asked_with_all_checks_and_once() -> None:
+    probe = Probe(part="default", fqn="", to="compare")
+    outcome = attempt_fast(capture_root_only(part_of(chosen())), probe)
+    plain = attempt(capture_root_only(part_of(chosen())), probe)
+    assert outcome is not None
+    assert (outcome.status, len(outcome.numbers)) == (plain.status, len(plain.numbers))
+    assert outcome.passed
+    assert attempt_fast(capture_root_only(part_of(chosen())), Probe(part="default", fqn=""), will_pass=True) is not None
+
+
 def test_an_answer_without_doubt_is_the_plain_one() -> None:
     probe = Probe(part="default", fqn="")
     thrifty = attempt_fast(capture_root_only(part_of(branching())), probe)

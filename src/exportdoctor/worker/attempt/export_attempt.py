@@ -107,7 +107,7 @@ def attempt_fast(
     `will_pass`, all input sets are made before the export, also where eager is slow."""
     if not EXPORTERS[probe.exporter].has_fast_path:
         return attempt(part, probe, shim_files=shim_files)
-    fast = FastExport()
+    fast = FastExport(will_pass=will_pass or probe.to == "compare")
     try:
         outcome = _Attempt(part=part, probe=probe, shim_files=shim_files, fast=fast, will_pass=will_pass).run()
     except InDoubt:

@@ -7,7 +7,7 @@ attempt is made again without shortcuts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,8 +42,10 @@ def leave_in_doubt() -> None:
 
 @dataclass
 class FastExport:
-    """The shortcuts of one attempt. `checks_skipped`: something was left out that might have raised an error."""
+    """The shortcuts of one attempt. `checks_skipped`: something was left out that might have raised an error; not where
+    the attempt `will_pass`, since a program that was made so is made again."""
 
+    will_pass: bool = False
     checks_skipped: bool = False
 
     def require_checks(self) -> None:
@@ -61,7 +63,7 @@ class FastExport:
     def while_tracing(self) -> Iterator[None]:
         """The shortcuts that work in any mode."""
         with (
-            skip_cache_entries(self._has_unbacked_size),
+            nullcontext() if self.will_pass else skip_cache_entries(self._has_unbacked_size),
             keep_source_lines_unread(),
             walk_node_stacks(),
             leave_memory_formats_unasked(),
