@@ -465,6 +465,7 @@ def test_completion_scripts(shell: str, capsys: pytest.CaptureFixture[str]) -> N
     assert "_EXPORTDOCTOR_COMPLETE" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_presets_and_runs_are_completed() -> None:
     stored(tuple(qwen_scan()))
     asked = {"_EXPORTDOCTOR_COMPLETE": "bash_complete"}

@@ -319,6 +319,7 @@ def test_a_failing_module_is_always_in_sight(part: PartRecord) -> None:
             assert module.fqn in shown
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(part=parts())
 def test_no_module_is_told_twice(part: PartRecord) -> None:
@@ -336,6 +337,7 @@ def test_modules_are_counted_once_in_the_outermost_rows(part: PartRecord) -> Non
     assert sum(row.modules for row in group_siblings(part)) == called
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(part=parts())
 def test_every_report_can_be_told_in_every_way(part: PartRecord) -> None:

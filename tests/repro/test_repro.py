@@ -423,6 +423,7 @@ def reducer_of(bench: CandidateRunner, source: str, *, questions: int) -> Reduce
     return Reducer(judge, clock, lambda text: None)
 
 
+@pytest.mark.slow
 def test_a_script_whose_time_was_over_keeps_no_statement_that_nothing_reads(bench: CandidateRunner) -> None:
     """What only dropped statements needed was left in a script whose reduction was cut off: 30 lines instead of 10."""
     lines = "".join(f"        unread{number} = torch.ones({number})\n" for number in range(1, 6))

@@ -496,6 +496,7 @@ class Drawn(nn.Module):
         return made[-1].sum() + x.sum()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(sorted(OPERATIONS)), max_size=5), st.booleans())
 def test_a_result_that_is_called_clean_is_the_same_whatever_the_floats_are(steps: list[str], start: bool) -> None:

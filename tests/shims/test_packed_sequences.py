@@ -101,6 +101,7 @@ def check_drawn(data: st.DataObject) -> None:
         check(program, module, x, lengths)
 
 
+@pytest.mark.slow
 def test_a_state_that_is_given_belongs_to_its_row() -> None:
     module = Scaled(nn.GRU(3, 4, batch_first=True))
     program = program_of(module, torch.randn(3, 5, 3), torch.tensor([2, 5, 1]))

@@ -361,6 +361,7 @@ class Heads(torch.nn.Module):
         return x.reshape(x.shape[0] // 768, 768, 1).sum(1)
 
 
+@pytest.mark.slow
 def test_a_step_that_is_larger_than_what_is_looked_at_has_no_end() -> None:
     """`multiples of 768 from 1536 to 3840` was said, and larger ones pass."""
     domain = small_domain(Heads(), (torch.randn(1536, 1),), torch.export.Dim.DYNAMIC)

@@ -457,6 +457,7 @@ def test_a_file_gives_sizes_as_tensors_and_complex_numbers_as_pairs() -> None:
     assert not answered(one, [pairs.flip(-1), torch.tensor(size)]).holds
 
 
+@pytest.mark.slow
 def test_a_file_of_complex_numbers_is_fed_with_pairs(tmp_path: Path) -> None:
     module, x = Turned(), torch.randn(3, 8, dtype=torch.complex64)
     program = torch.export.export(module, (x,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
