@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import math
+from collections import OrderedDict, defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -126,6 +127,39 @@ def test_objects_are_written_with_their_class_and_attributes() -> None:
     code = inputs_code(replace(part, args=(Loop(),)), target="model.py:build")
     assert "def make_loop()" in code  # what holds itself is left to the user
     assert "fill(Held" in code
+
+
+class Named(dict[str, torch.Tensor]):
+    """A dict that is read by attributes."""
+
+    def __getattr__(self, name: str) -> torch.Tensor:
+        return self[name]
+
+
+class Counted(dict[str, torch.Tensor]):
+    """Made of a number: what it makes of a dict is something else."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__({str(place): torch.ones(1) for place in range(count)})
+
+
+def test_mappings_keep_their_class() -> None:
+    """Story: a BatchEncoding was written as a dict, which a forward that reads its attributes refuses."""
+    from transformers import BatchEncoding
+    from transformers.modeling_outputs import BaseModelOutput
+
+    given = {"ids": torch.zeros(2, dtype=torch.int64)}
+    several = [OrderedDict(given), Named(given), BatchEncoding(given), BaseModelOutput(last_hidden_state=torch.ones(2))]
+    part = BuiltPart(
+        name="default", title="", module=torch.nn.Identity(), prefix="", args=(several, defaultdict(list, given)),
+        kwargs={}, dynamic_shapes=None,
+    )  # fmt: skip
+    made, last = evaluate(inputs_code(part, target="model.py:build"), None)["args"]
+    assert list(map(type, made)) == list(map(type, several))
+    assert [list(one) for one in made] == [["ids"], ["ids"], ["ids"], ["last_hidden_state"]]
+    assert (last["more"], last["ids"].tolist()) == ([], [0, 0])
+    code = inputs_code(replace(part, args=(Counted(2),)), target="model.py:build")
+    assert "def make_counted()" in code
 
 
 @pytest.mark.parametrize(

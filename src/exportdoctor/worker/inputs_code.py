@@ -7,6 +7,7 @@ import math
 import operator
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import groupby
@@ -91,6 +92,8 @@ class _Code:
         match value:
             case torch.Tensor():
                 return _tensor(value)
+            case Mapping() if type(value) is not dict:
+                return self._write_mapping(value)
             case Mapping() if depth and value:
                 inner = "    " * (depth + 1)
                 rows = "".join(f"{inner}{_quote(key)}: {self.of(item)},\n" for key, item in value.items())
@@ -116,6 +119,16 @@ class _Code:
             case type() if kind := self._class(value):
                 return kind
         return "Dim.DYNAMIC" if is_dynamic(value) else self._object(value)
+
+    def _write_mapping(self, value: Mapping[Any, Any]) -> str:
+        """A mapping of another class than dict: what its class makes of a dict, if that is the same."""
+        kind = type(value)
+        if isinstance(value, defaultdict) and kind is defaultdict:
+            factory = self._class(value.default_factory) if isinstance(value.default_factory, type) else ""
+            return f"{self._class(kind)}({factory}, {self.of(dict(value))})" if factory else self._object(value)
+        if not is_dataclass(kind) and _is_made_of_dict(value) and (name := self._class(kind)):
+            return f"{name}({self.of(dict(value))})"
+        return self._object(value)
 
     def _list(self, values: list[Any]) -> str:
         """A list; of objects that are written alike, such as the layers of a cache, the code of one stands for all."""
@@ -158,6 +171,17 @@ class _Code:
         stub = f"make_{re.sub(r'[^a-z0-9]+', '_', kind.__name__.lower())}"
         self.stubs[stub] = kind.__name__
         return f"{stub}()"
+
+
+def _is_made_of_dict(value: Mapping[Any, Any]) -> bool:
+    """Whether its class makes the same of a dict of what it holds, as OrderedDict does."""
+    try:
+        made = type(value)(dict(value))  # type: ignore[call-arg]
+        alike = all(one is other for one, other in zip(made.values(), value.values(), strict=True))
+        attributes = vars(made).keys() == vars(value).keys() if hasattr(value, "__dict__") else True
+    except Exception:
+        return False
+    return list(made) == list(value) and alike and attributes
 
 
 def _is_its_attributes(kind: type) -> bool:
