@@ -268,6 +268,25 @@ def test_parts_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"part": "video", "scanned": False} in json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
+def test_of_a_decode_part_the_inputs_come_with_what_a_scan_of_them_finds(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Story: the scan of the part says that it passes, that of its printed inputs that the cache is not registered."""
+    assert run(["inputs", str(folder), "--part", "decode"]) == 0
+    printed = capfd.readouterr()
+    assert "DynamicCache" in printed.err
+    assert "register-cache-pytree cures" in printed.err
+    (tmp_path / "made.py").write_text(printed.out)
+    scan = ["scan", str(folder), "--inputs", f"{tmp_path / 'made.py'}:inputs", "--no-cache", "-q", "--json"]
+    assert run(scan) == 1
+    report = json.loads(capfd.readouterr().out)
+    assert {finding["kind"] for finding in report["findings"]} == {"unregistered_pytree"}
+    assert report["parts"][0]["prescription"]["shims"] == ["register-cache-pytree"]
+    assert run(["inputs", str(folder)]) == 0
+    assert "DynamicCache" not in capfd.readouterr().err
+
+
 @pytest.mark.night
 def test_inputs_are_printed_as_a_file_that_a_scan_takes(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -9,9 +9,11 @@ from exportdoctor.core.protocol.export import ExportProgress
 from exportdoctor.core.protocol.inputs_request import InputsCode, InputsReply, InputsRequest
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.report.wording import substitution
+from exportdoctor.report.wording.capture import not_registered_for_inputs
 from exportdoctor.targets import build, resolve
 from exportdoctor.targets.eager import blame_running_code
 from exportdoctor.targets.factory.factory_plan import FactoryPlan
+from exportdoctor.torch_internals.pytree_registry import registered_classes
 from exportdoctor.worker.inputs_code import inputs_code
 from exportdoctor.worker.standard_streams import leave, take_line_streams, write_line
 
@@ -24,8 +26,12 @@ def answer(request: InputsRequest) -> InputsReply:
             built = build(plan)
             part = built.part(request.part or plan.parts[0])
         by_factory = isinstance(plan, FactoryPlan)
-        notes = tuple(substitution(form.what, form.because) for form in built.substitutions)
-        return InputsCode(code=inputs_code(part, target=request.target.ref, by_factory=by_factory), notes=notes)
+        notes = [substitution(form.what, form.because) for form in built.substitutions]
+        before = registered_classes()
+        with part.prepare():
+            registered = sorted(kind.__name__ for kind in registered_classes() - before)
+        notes += [not_registered_for_inputs(registered)] if registered else []
+        return InputsCode(code=inputs_code(part, target=request.target.ref, by_factory=by_factory), notes=tuple(notes))
     except BaseException as error:  # also what would end the process
         return Refused.from_error(error)
 

@@ -83,6 +83,14 @@ def registered_classes(classes: Sequence[str]) -> str:
     )
 
 
+def not_registered_for_inputs(classes: Sequence[str]) -> str:
+    """That a scan of the printed inputs registers none of these classes, as that of the part does."""
+    return (
+        f"the scan of the part registers {', '.join(classes)} with pytree; one with --inputs does not, and tells "
+        "that as a finding, which register-cache-pytree cures"
+    )
+
+
 def one_tensor_twice(paths: Sequence[str]) -> str:
     """That inputs are one tensor in the example, so that the program confuses them where they are several."""
     return (
