@@ -13,7 +13,7 @@ from exportdoctor.core.run.report import Report
 from exportdoctor.core.run.run_state import fold
 from exportdoctor.core.versions import is_in_range
 from exportdoctor.report import render
-from exportdoctor.report.wording.findings import dimensions
+from exportdoctor.report.wording.findings import culprit_line, dimensions
 from scanning import events_of, scan_file
 
 pytestmark = pytest.mark.slow
@@ -184,3 +184,41 @@ def test_a_run_that_is_cut_off_once_the_root_has_failed_tells_the_line() -> None
     cut, whole = only(fold(events[:child]).report()), only(fold(events).report())
     assert cut.guard == whole.guard
     assert (cut.id, cut.module, whole.module) == (whole.id, "encoder.recurrence", "encoder.recurrence")
+
+
+@pytest.mark.parametrize(("caller", "said"), [("parent", "a method of body"), ("forward", "called by body")])
+def test_a_method_that_the_parent_calls_is_not_called_by_its_own_module(caller: str, said: str, tmp_path: Path) -> None:
+    """Story: a property that only the parent's forward reads was told as called by the submodule."""
+    path = tmp_path / f"scale_of_{caller}.py"
+    inner, outer = ("x", "self.body(x) * self.body.scale") if caller == "parent" else ("x * self.scale", "self.body(x)")
+    path.write_text(f"""
+import torch
+from torch import nn
+
+class Body(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.tensor(3.0))
+
+    @property
+    def scale(self):
+        return 1.0 / float(self.count)
+
+    def forward(self, x):
+        return {inner}
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = Body()
+
+    def forward(self, x):
+        return {outer}
+
+def build():
+    return Model().eval(), (torch.randn(3, 4),)
+""")
+    report = scan_file(path, cure=False)
+    told = culprit_line(only(report))
+    assert told.startswith("Body.scale (")
+    assert told.endswith(f", {said}")

@@ -335,3 +335,28 @@ def test_a_name_like_a_symbols_is_no_text_of_a_size_where_fixed_sizes_fail_too()
     assert "text" not in why(found)
     assert "Use the size" not in next_step(found)
     assert "Use the size" in next_step(msgspec.structs.replace(found, dimensions=("rows",)))
+
+
+@pytest.mark.slow
+def test_a_size_that_is_a_key_is_not_told_as_code_for_one_size(tmp_path: Path) -> None:
+    """Eager makes the anchors of every size; only the symbol of a dynamic one is no key."""
+    path = tmp_path / "anchors_by_size.py"
+    path.write_text("""
+import torch
+
+class Anchors(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.made = {}
+
+    def forward(self, x):
+        if x.shape[0] not in self.made:
+            self.made[x.shape[0]] = torch.arange(x.shape[0])
+        return x + self.made[x.shape[0]][:, None]
+
+def build():
+    return Anchors(), (torch.randn(4, 2),), {}, {"x": {0: torch.export.Dim("rows", min=2)}}
+""")
+    (finding,) = scan_file(path, cure=False).findings
+    assert finding.kind is FailureKind.DYNAMIC_DIM_SPECIALISED
+    assert why(finding).endswith("the symbol that stands for it cannot be hashed.")

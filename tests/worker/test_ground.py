@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,34 @@ def test_a_dead_branch_and_an_unused_input_are_told_as_unproved(tmp_path: Path) 
     assert ground is not None
     assert (ground.tried, ground.left) == (6, 0)
     assert ground.unseen == ("args[1]", "dead", "dead.0", "dead.1")
+
+
+class _Ahead(nn.Module):
+    """Yields what is computed later: nothing of it can be disturbed when the call returns."""
+
+    def forward(self, x: torch.Tensor) -> Iterator[torch.Tensor]:
+        yield x + 1
+
+
+class _Ones(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ones(3, 4, dtype=torch.bool)
+
+
+def test_what_was_not_disturbed_is_not_told_as_disturbed_unseen() -> None:
+    """Story: a pyramid that yields its maps was told as one that could be disturbed unseen."""
+
+    class Outer(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made = self.inner(x)
+            return torch.where(made, x, x + 1) if isinstance(made, torch.Tensor) else next(made)
+
+    assert ground_of(Outer(_Ahead()), torch.randn(3, 4)) == Ground(tried=1, left=1)
+    assert ground_of(Outer(_Ones()), torch.randn(3, 4)) == Ground(tried=2)
 
 
 @pytest.mark.night

@@ -40,6 +40,10 @@ class Row:
         """Whether it or something below it is more than a pass."""
         return self.status in NOTABLE or any(child.notable for child in self.children)
 
+    def has_below(self, finding: str | None) -> bool:
+        """Whether a row below has that finding: none has it where the culprit exports on its own."""
+        return any(child.finding == finding or child.has_below(finding) for child in self.children)
+
 
 @dataclass(frozen=True)
 class _Node:
@@ -89,8 +93,9 @@ def _join_chain(row: Row) -> list[Row]:
     """The condensed row; the rows below it instead where it only leads to them."""
     children = condense(row.children)
     telling = [child for child in children if child.notable]
+    told_below = row.finding is None or row.has_below(row.finding)
     leads_on = row.status in _SILENT or (
-        row.status == "fails_child" and len(telling) == 1 and telling[0].status != "unknown"
+        row.status == "fails_child" and len(telling) == 1 and telling[0].status != "unknown" and told_below
     )
     if leads_on and len(row.names) == 1:
         return [replace(child, names=tuple(_join(row.names[0], name) for name in child.names)) for child in children]

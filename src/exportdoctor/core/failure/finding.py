@@ -141,3 +141,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     documented: str = ""
     fixed_by: str = ""
     wrong_fake: WrongFake | None = None
+
+    @property
+    def is_called_by_module(self) -> bool:
+        """False where the culprit is a method of `module` that code of another module calls: nothing on the stack
+        before it runs `module`. Where the stack does not show what called it, it is taken for called by it."""
+        place = next((i for i, one in enumerate(self.stack) if (one.file, one.line) == (self.file, self.line)), None)
+        if place is None or self.stack[place].module != self.module:
+            return True
+        before = {one.module for one in self.stack[:place] if one.module is not None}
+        return not before or self.module in before

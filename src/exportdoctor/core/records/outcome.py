@@ -250,7 +250,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
 
 class Ground(msgspec.Struct, frozen=True, kw_only=True):
     """What the outputs of a call show: how many submodules and inputs were disturbed, one at a time, and which of them
-    moved no output by more than a proof allows. `left` were not disturbed, for want of time."""
+    moved no output by more than a proof allows. `left` were not disturbed: for want of time, or of other values."""
 
     tried: int
     unseen: tuple[str, ...] = ()

@@ -137,8 +137,13 @@ def culprit_line(finding: Finding) -> str:
     if finding.function is None:
         where = place(finding) or ("" if finding.kind.ends_the_process else _without_line(finding))
         return ", ".join(filter(None, (f"{module} ({finding.module_class})", where)))
-    relation = "in" if finding.function.rpartition(".")[2] in {"forward", "__call__"} else "called by"
-    return f"{finding.function} ({place(finding)}), {relation} {module}"
+    forward = finding.function.rpartition(".")[2] in {"forward", "__call__"}
+    return f"{finding.function} ({place(finding)}), {'in' if forward else relation(finding)} {module}"
+
+
+def relation(finding: Finding) -> str:
+    """How its function belongs to its module: called by it, or a method that code of another module asks for."""
+    return "called by" if finding.is_called_by_module else "a method of"
 
 
 def _without_line(finding: Finding) -> str:

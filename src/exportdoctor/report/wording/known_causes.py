@@ -357,6 +357,10 @@ _CAUSES = (
             "Compute it at each call: a dynamic size can be no key of a dict or set, and no argument of a function "
             "with a cache (functools.lru_cache)."
         ),
+        lambda *_: (
+            "A dimension is declared dynamic, and the code looks its size up in a dict, a set or the cache of a "
+            "function: the symbol that stands for it cannot be hashed."
+        ),
     ),
     _Cause(FailureKind.DYNAMIC_DIM_SPECIALISED, r"", _size_as_number),
     _Cause(FailureKind.INPUT_MUTATION, _CONSTANT, _taken_from_data),

@@ -9,6 +9,7 @@ from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.messages import first_line, without_hints
 from exportdoctor.core.records.outcome import OutcomeStatus
 from exportdoctor.core.run.measurement import Measurement
+from exportdoctor.report.wording.findings import relation
 from exportdoctor.report.wording.formatting import count, issue_link, issue_name
 from exportdoctor.report.wording.rewrites import DOCUMENTED
 
@@ -102,7 +103,7 @@ def script_origin(finding: Finding, file: str) -> str:
     module = f"{finding.module or 'the root'} ({finding.module_class})"
     if not finding.function or not file:
         return f"reduced from {module}"
-    return f"reduced from {finding.function}, {file}:{finding.line}, called by {module}"
+    return f"reduced from {finding.function}, {file}:{finding.line}, {relation(finding)} {module}"
 
 
 def incidental_origin(finding: str) -> str:
@@ -251,7 +252,7 @@ def issue_place(finding: Finding, file: str) -> str:
     more = f", and in {count(others, 'other module')}" if others > 0 else ""
     if not finding.file:
         return f"In the call of {module}{more}."
-    return f"In `{finding.function}`, `{file}`:{finding.line}, called by {module}{more}."
+    return f"In `{finding.function}`, `{file}`:{finding.line}, {relation(finding)} {module}{more}."
 
 
 def issue_known(finding: Finding) -> str:

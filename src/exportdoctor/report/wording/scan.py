@@ -105,7 +105,8 @@ def with_registered(part: PartRecord) -> str:
 def coverage(part: PartRecord) -> str:
     """How many modules there are, and how each got its verdict."""
     by = [module.evidence for module in part.modules]
-    pieces = [f"{part.asked or by.count('asked')} tried"]
+    itself = by.count("asked")
+    pieces = [f"{itself} tried in {part.asked} calls" if part.asked > itself > 0 else f"{part.asked or itself} tried"]
     if identical := by.count("equal"):
         pieces.append(f"{identical} identical to one of those{_audit_counts(part)}")
     if inside := by.count("parent"):

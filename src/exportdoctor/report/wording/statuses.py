@@ -53,6 +53,8 @@ def row_name(row: Row) -> str:
 def remark(row: Row) -> str:
     """What a row says beside its name: which child fails, or how many modules pass."""
     if row.status == "fails_child":
+        if row_finding(row):
+            return "fails in a child"
         failing = [child for child in row.children if child.notable]
         names = ", ".join(label(child.names, most=3) for child in failing)
         several = len(failing) > 1 or any(len(child.names) > 1 for child in failing)
@@ -92,5 +94,5 @@ def same_object(fqn: str) -> str:
 
 def row_finding(row: Row) -> str:
     """The finding to name in a row; none if a row below it names it."""
-    named_below = row.status == "fails_child" and any(child.notable for child in row.children)
-    return "" if named_below else row.finding or ""
+    below = row.status == "fails_child" and row.has_below(row.finding)
+    return "" if below or row.finding is None else row.finding

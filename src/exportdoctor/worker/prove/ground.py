@@ -59,12 +59,15 @@ def disturb_each(module: torch.nn.Module, inputs: Inputs, names: Mapping[int, st
         if time.process_time() - started > _SECONDS:
             left += 1
             continue
-        tried += 1
-        with _disturbed_output(child):
+        with _disturbed_output(child) as disturbed:
             if is_seen():
                 seen.add(key)
-            else:
+            elif disturbed:
                 unseen.append(names.get(state_id(child), type(child).__name__))
+            else:
+                left += 1
+                continue
+        tried += 1
     for name, changes in _disturbed_inputs(inputs):
         if time.process_time() - started > _SECONDS:
             left += 1
@@ -113,13 +116,23 @@ class _Nesting:
 
 
 @contextmanager
-def _disturbed_output(module: torch.nn.Module) -> Iterator[None]:
-    def change(_: torch.nn.Module, __: Any, output: Any) -> Any:
-        return tree_map(lambda leaf: disturb(leaf) if isinstance(leaf, torch.Tensor) else leaf, output)
+def _disturbed_output(module: torch.nn.Module) -> Iterator[list[torch.Tensor]]:
+    """Yields a list that gets what is put in place of tensors: none where there are no others to put, as in what a
+    generator makes later, in objects that are no pytree nodes, and in masks of fill values alone."""
+    disturbed: list[torch.Tensor] = []
 
-    handle = module.register_forward_hook(change)
+    def change_leaf(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            for change in (disturb, _other_element):
+                new = change(leaf)
+                if new is not leaf and not torch.equal(new, leaf):
+                    disturbed.append(new)
+                    return new
+        return leaf
+
+    handle = module.register_forward_hook(lambda _, __, output: tree_map(change_leaf, output))
     try:
-        yield
+        yield disturbed
     finally:
         handle.remove()
 
