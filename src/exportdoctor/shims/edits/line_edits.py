@@ -311,10 +311,10 @@ _RULES: dict[str, tuple[tuple[str, Rule], ...]] = {
         ("Compute both branches and select", _select),
         ("Keep both branches in the graph with torch.cond", _cond),
         ("Assert the condition instead of branching on it", _assert),
-        ("Keep the symbol, and state its bounds", _keep_symbol),
+        ("Keep the symbol or the tensor, not its number", _keep_symbol),
     ),
     "data_dependent_value": (
-        ("Keep the symbol, and state its bounds", _keep_symbol),
+        ("Keep the symbol or the tensor, not its number", _keep_symbol),
         ("Compute both branches and select", _select),
     ),
     "dynamic_dim_specialised": (
