@@ -74,6 +74,19 @@ def test_outputs_are_compared_as_each_element_is(kind: str, dtype: torch.dtype, 
         assert quick == pytest.approx((absolute, relative, allowed), rel=1e-3)
 
 
+@pytest.mark.parametrize("kind", ["plain", "flat", "zeros"])
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("where", [0, 77, -1])
+def test_one_element_that_is_no_number_is_a_difference(kind: str, wrong: float, where: int) -> None:
+    wanted = values(kind)
+    found = wanted.clone()
+    found.view(-1)[where] = wrong
+    for one, other in ((found, wanted), (wanted, found)):
+        absolute, _, allowed = largest_difference(one, other)
+        assert absolute > allowed
+    assert largest_difference(found, found.clone())[0] == 0
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_fill_value_is_missed(kind: str) -> None:
     sizes = values(kind).abs()

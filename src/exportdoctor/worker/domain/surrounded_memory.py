@@ -14,14 +14,16 @@ from exportdoctor.worker.prove.compare_outputs import compare_outputs, tensors_i
 
 _NUMBERS = (50.0, -3.0)
 _LEAST = 64
-"""Elements on either side of a small tensor; a larger one has as many as its own."""
+"""Elements on either side of a small tensor; there are as many as it has itself, and as the largest input has, whose
+sizes an operator may take for those of another."""
 
 
 def depends_on_other_memory(module: torch.nn.Module, inputs: Inputs) -> bool:
     """Whether the module's answer changes with what memory holds that its tensors do not, or that nobody wrote."""
     answers = []
+    largest = max((leaf.numel() for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)), default=0)
     for number in (None, *_NUMBERS):
-        mode = _Surrounded(number) if number is not None else None
+        mode = _Surrounded(number, largest) if number is not None else None
 
         def call(given: Inputs, mode: _Surrounded | None = mode) -> Any:
             if mode is None:
@@ -40,9 +42,10 @@ def depends_on_other_memory(module: torch.nn.Module, inputs: Inputs) -> bool:
 class _Surrounded(dispatch_mode_class()):  # type: ignore[misc]
     """Moves what operators make into larger memory, which is full of a number."""
 
-    def __init__(self, number: float) -> None:
+    def __init__(self, number: float, largest: int) -> None:
         super().__init__()
         self._number = number
+        self._least = max(_LEAST, largest)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
@@ -65,7 +68,7 @@ class _Surrounded(dispatch_mode_class()):  # type: ignore[misc]
         extent = 1 + sum((size - 1) * stride for size, stride in steps) if leaf.numel() else 0
         if extent != leaf.numel() or leaf.is_conj() or leaf.is_neg():
             return leaf
-        around = max(_LEAST, extent)
+        around = max(self._least, extent)
         memory = torch.full((extent + 2 * around,), self._in(leaf.dtype), dtype=leaf.dtype, device=leaf.device)
         return memory.as_strided(leaf.shape, leaf.stride(), around).copy_(leaf)
 

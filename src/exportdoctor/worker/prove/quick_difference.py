@@ -63,7 +63,7 @@ def find_quick_difference(
     found, wanted = (value.detach().to(torch.float32) for value in (found, wanted))
     apart = torch.sub(found, wanted, out=memory("apart", wanted))
     low, high = (float(one) for one in torch.aminmax(apart))
-    if not isfinite(largest := max(0.0, -low, high)):
+    if not isfinite(largest := abs(max(-low, high, 0.0))):
         return None
     sizes = torch.abs(wanted, out=memory("sizes", wanted))
     scales = _plain_scales(sizes)
