@@ -118,6 +118,29 @@ def test_what_was_not_disturbed_is_not_told_as_disturbed_unseen() -> None:
     assert ground_of(Outer(_Ones()), torch.randn(3, 4)) == Ground(tried=2)
 
 
+@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr", "complex32", "float8_e4m3fn"])
+def test_of_what_torch_cannot_change_nothing_is_said(layout: str) -> None:
+    """Story: what failed in a disturbance of ours counted as seen, as if eager had refused it."""
+    dtype = getattr(torch, layout, None)
+
+    class Converts(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.to(dtype) if isinstance(dtype, torch.dtype) else getattr(x, layout)()
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Converts()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made = self.inner(x)
+            return made.to(torch.float32) + 1 if isinstance(dtype, torch.dtype) else made.to_dense() + 1
+
+    ground = ground_of(Outer(), torch.rand(3, 4))
+    assert ground.unseen == ()
+    assert (ground.tried, ground.left) == ((2, 0) if layout == "complex32" else (1, 1))
+
+
 @pytest.mark.night
 def test_an_output_that_is_nan_whatever_is_disturbed_shows_nothing() -> None:
     """Such an output differs from itself, and everything was told as seen."""

@@ -6,7 +6,7 @@ A submodule whose outputs can be changed unseen is not proved by outputs that ag
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 
 from exportdoctor.core.records.outcome import Ground
 from exportdoctor.targets.built import Inputs
-from exportdoctor.targets.eager import copy_inputs, run_once
+from exportdoctor.targets.eager import copy_inputs, run_once, same_values
 from exportdoctor.torch_internals.trees import tree_map
 from exportdoctor.worker.describe.module_stack import state_id
 from exportdoctor.worker.prove.allowed_error import is_fill_value
@@ -60,20 +60,22 @@ def disturb_each(module: torch.nn.Module, inputs: Inputs, names: Mapping[int, st
             left += 1
             continue
         with _disturbed_output(child) as disturbed:
-            if is_seen():
-                seen.add(key)
-            elif disturbed:
-                unseen.append(names.get(state_id(child), type(child).__name__))
-            else:
-                left += 1
-                continue
-        tried += 1
-    for name, changes in _disturbed_inputs(inputs):
-        if time.process_time() - started > _SECONDS:
+            shown = is_seen()
+        if not disturbed:
             left += 1
             continue
         tried += 1
-        if not any(is_seen(changed) for changed in changes):
+        if shown:
+            seen.add(key)
+        else:
+            unseen.append(names.get(state_id(child), type(child).__name__))
+    for name, changes in _disturbed_inputs(inputs):
+        first = next(changes, None)
+        if first is None or time.process_time() - started > _SECONDS:
+            left += 1
+            continue
+        tried += 1
+        if not any(is_seen(changed) for changed in (first, *changes)):
             unseen.append(name)
     return Ground(tried=tried, unseen=tuple(sorted(unseen)), left=left)
 
@@ -122,13 +124,11 @@ def _disturbed_output(module: torch.nn.Module) -> Iterator[list[torch.Tensor]]:
     disturbed: list[torch.Tensor] = []
 
     def change_leaf(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor):
-            for change in (disturb, _other_element):
-                new = change(leaf)
-                if new is not leaf and not torch.equal(new, leaf):
-                    disturbed.append(new)
-                    return new
-        return leaf
+        new = next(_others(leaf), None) if isinstance(leaf, torch.Tensor) else None
+        if new is None:
+            return leaf
+        disturbed.append(new)
+        return new
 
     handle = module.register_forward_hook(lambda _, __, output: tree_map(change_leaf, output))
     try:
@@ -145,7 +145,7 @@ def _disturbed_inputs(inputs: Inputs) -> Iterator[tuple[str, Iterator[Inputs]]]:
         for number, leaf in enumerate(found):
             if leaf.numel():
                 label = name if len(found) == 1 else f"{name}, tensor {number}"
-                yield label, (_with_changed(inputs, name, number, change) for change in (disturb, _other_element))
+                yield label, (_with_changed(inputs, name, number, new) for new in _others(leaf))
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
@@ -160,17 +160,29 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return found
 
 
-def _with_changed(inputs: Inputs, name: str, number: int, change: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
-    """The inputs with tensor `number` of the argument `name` changed."""
+def _with_changed(inputs: Inputs, name: str, number: int, new: torch.Tensor) -> Inputs:
+    """The inputs with another tensor in place of tensor `number` of the argument `name`."""
     args, kwargs = copy_inputs(inputs)
     counter = iter(range(1_000_000_000))
 
     def visit(_: str, leaf: torch.Tensor) -> torch.Tensor:
-        return change(leaf) if next(counter) == number else leaf
+        return new if next(counter) == number else leaf
 
     new_args = [map_tensors(arg, visit) if name == f"args[{place}]" else arg for place, arg in enumerate(args)]
     new_kwargs = {key: map_tensors(value, visit) if key == name else value for key, value in kwargs.items()}
     return tuple(new_args), new_kwargs
+
+
+def _others(value: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensor disturbed in one way and another; nothing of a layout or dtype for which torch cannot do that."""
+    for change in (disturb, _other_element):
+        try:
+            new = change(value)
+            is_other = new is not value and not same_values(new, value)
+        except (NotImplementedError, RuntimeError):
+            continue
+        if is_other:
+            yield new
 
 
 def disturb(value: torch.Tensor) -> torch.Tensor:
