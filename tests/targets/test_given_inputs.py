@@ -143,6 +143,14 @@ class Counted(dict[str, torch.Tensor]):
         super().__init__({str(place): torch.ones(1) for place in range(count)})
 
 
+class Tagged(dict[str, torch.Tensor]):
+    """What it makes of a dict alone has another tag."""
+
+    def __init__(self, values: dict[str, torch.Tensor], tag: str = "plain") -> None:
+        super().__init__(values)
+        self.tag = tag
+
+
 def test_mappings_keep_their_class() -> None:
     """Story: a BatchEncoding was written as a dict, which a forward that reads its attributes refuses."""
     from transformers import BatchEncoding
@@ -158,8 +166,10 @@ def test_mappings_keep_their_class() -> None:
     assert list(map(type, made)) == list(map(type, several))
     assert [list(one) for one in made] == [["ids"], ["ids"], ["ids"], ["last_hidden_state"]]
     assert (last["more"], last["ids"].tolist()) == ([], [0, 0])
-    code = inputs_code(replace(part, args=(Counted(2),)), target="model.py:build")
+    code = inputs_code(replace(part, args=(Counted(2), Tagged(given, "other"))), target="model.py:build")
     assert "def make_counted()" in code
+    assert "def make_tagged()" in code
+    assert "Tagged({" in inputs_code(replace(part, args=(Tagged(given),)), target="model.py:build")
 
 
 @pytest.mark.parametrize(

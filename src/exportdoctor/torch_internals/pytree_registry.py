@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Literal
 
@@ -117,6 +117,13 @@ def registered_classes() -> frozenset[type[Any]]:
     from torch.utils import _pytree as pytree
 
     return frozenset(pytree.SUPPORTED_NODES)
+
+
+def names_registered_in(context: AbstractContextManager[Any]) -> tuple[str, ...]:
+    """The names of the classes that are registered within the context alone."""
+    before = registered_classes()
+    with context:
+        return tuple(sorted(kind.__name__ for kind in registered_classes() - before))
 
 
 def _as_tuples(value: Any) -> Any:

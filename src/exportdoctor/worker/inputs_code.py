@@ -177,11 +177,22 @@ def _is_made_of_dict(value: Mapping[Any, Any]) -> bool:
     """Whether its class makes the same of a dict of what it holds, as OrderedDict does."""
     try:
         made = type(value)(dict(value))  # type: ignore[call-arg]
-        alike = all(one is other for one, other in zip(made.values(), value.values(), strict=True))
-        attributes = vars(made).keys() == vars(value).keys() if hasattr(value, "__dict__") else True
-    except Exception:
+        attributes = [vars(one) if hasattr(one, "__dict__") else {} for one in (made, value)]
+        return _holds_the_same(dict(made), dict(value)) and _holds_the_same(*attributes)
+    except Exception:  # of the user's class
         return False
-    return list(made) == list(value) and alike and attributes
+
+
+def _holds_the_same(one: dict[Any, Any], other: dict[Any, Any]) -> bool:
+    """Whether the values under the same keys are the same objects, equal numbers and texts, or dicts of such."""
+    if list(one) != list(other):
+        return False
+    for mine, theirs in zip(one.values(), other.values(), strict=True):
+        inner = type(mine) is type(theirs) is dict and _holds_the_same(mine, theirs)
+        plain = type(mine) is type(theirs) and type(mine) in (bool, int, float, str) and mine == theirs
+        if not (mine is theirs or inner or plain):
+            return False
+    return True
 
 
 def _is_its_attributes(kind: type) -> bool:

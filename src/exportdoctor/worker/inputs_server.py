@@ -13,7 +13,7 @@ from exportdoctor.report.wording.capture import not_registered_for_inputs
 from exportdoctor.targets import build, resolve
 from exportdoctor.targets.eager import blame_running_code
 from exportdoctor.targets.factory.factory_plan import FactoryPlan
-from exportdoctor.torch_internals.pytree_registry import registered_classes
+from exportdoctor.torch_internals.pytree_registry import names_registered_in
 from exportdoctor.worker.inputs_code import inputs_code
 from exportdoctor.worker.standard_streams import leave, take_line_streams, write_line
 
@@ -27,9 +27,7 @@ def answer(request: InputsRequest) -> InputsReply:
             part = built.part(request.part or plan.parts[0])
         by_factory = isinstance(plan, FactoryPlan)
         notes = [substitution(form.what, form.because) for form in built.substitutions]
-        before = registered_classes()
-        with part.prepare():
-            registered = sorted(kind.__name__ for kind in registered_classes() - before)
+        registered = names_registered_in(part.prepare())
         notes += [not_registered_for_inputs(registered)] if registered else []
         return InputsCode(code=inputs_code(part, target=request.target.ref, by_factory=by_factory), notes=tuple(notes))
     except BaseException as error:  # also what would end the process

@@ -16,7 +16,7 @@ from exportdoctor.core.protocol.scan import CallFact, Captured, EquivalenceGroup
 from exportdoctor.report.wording import capture as wording
 from exportdoctor.targets.built import BuiltPart
 from exportdoctor.torch_internals.fake_tensors import has_fakes
-from exportdoctor.torch_internals.pytree_registry import registered_classes
+from exportdoctor.torch_internals.pytree_registry import names_registered_in
 from exportdoctor.worker.capture.dim_names import name_axes
 from exportdoctor.worker.capture.dynamic_dims import input_facts, leaves_of
 from exportdoctor.worker.capture.fingerprint import Fingerprints, Question
@@ -93,9 +93,7 @@ def _new_capture(built: BuiltPart) -> PartCapture:
     names: dict[int, str] = {}
     for fqn, module in fqns.items():
         names.setdefault(state_id(module), fqn)
-    before = registered_classes()
-    with built.prepare():
-        registered = tuple(sorted(kind.__name__ for kind in registered_classes() - before))
+    registered = names_registered_in(built.prepare())
     part = PartCapture(built, fqns, names, registered=registered)
     if registered:
         part.note(wording.registered_classes(registered))
