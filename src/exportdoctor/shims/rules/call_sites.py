@@ -14,9 +14,10 @@ _PLAIN = int | float | bool | str | None
 _SETTERS = frozenset({"setattr", "delattr", "vars", "globals", "__dict__", "__setattr__", "register_buffer"})
 """By these a name is set that the code need not say."""
 
-_CHANGES = frozenset({
+CHANGES = frozenset({
     "append", "extend", "insert", "pop", "remove", "clear", "update", "setdefault", "popitem", "add", "discard",
 })  # fmt: skip
+"""Methods that change a list, a dict or a set."""
 
 
 def fixed_arguments(frame: FrameType, given: Mapping[str, Any]) -> dict[str, frozenset[str]]:
@@ -129,7 +130,7 @@ def _names_set_by(code: CodeType) -> frozenset[str] | None:
             found.add(node.attr)
         elif isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
             found |= _names_of(node.value, code)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGES:
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGES:
             found |= _names_of(node.func.value, code)
     return frozenset(found)
 

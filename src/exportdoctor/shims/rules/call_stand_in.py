@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from exportdoctor.shims.record import NotApplicable
 from exportdoctor.shims.rules.code_swap import compile_for, definition_of, swap_code
-from exportdoctor.shims.rules.hoisted_results import HoistedCall
+from exportdoctor.shims.rules.hoisted_results import HoistedCall, global_names
 
 _NUMBERS = itertools.count()
 _ANY_NAME = "_hoisted"
@@ -28,7 +28,8 @@ def stand_in(
 
     Calls inside a hoisted one are not counted, since the program does not make them.
     """
-    changes: dict[FunctionType, Any] = {}
+    outlines = [one.outline for one in calls if one.outline is not None]
+    changes: dict[FunctionType, Any] = {one.owner: one.code for one in outlines}
     names: dict[str, Any] = {}
     depth = [0]
     for function in dict.fromkeys(one.function for one in calls):
@@ -46,7 +47,7 @@ def stand_in(
             one.count = 0
         depth[0] = 0
 
-    with swap_code(changes, names):
+    with swap_code(changes, {**global_names(outlines), **names}):
         yield start
 
 

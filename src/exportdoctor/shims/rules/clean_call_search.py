@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 from exportdoctor.shims.export_call import ExportCall, Inputs, named_inputs
@@ -14,7 +14,15 @@ from exportdoctor.shims.record import NotApplicable
 from exportdoctor.shims.rules.call_sites import names_read, names_set
 from exportdoctor.shims.rules.clean_calls import CallRecord, has_fake_weights, record_calls
 from exportdoctor.shims.rules.code_swap import function_of
-from exportdoctor.shims.rules.hoisted_results import HoistedCall, describe_results, flatten, is_number_list
+from exportdoctor.shims.rules.hoisted_results import (
+    HoistedCall,
+    Outline,
+    describe_results,
+    flatten,
+    global_names,
+    is_number_list,
+)  # fmt: skip
+from exportdoctor.shims.rules.outlined_blocks import outline_blocks, outlined
 
 _PLAIN = int | float | bool | str | None
 _NUMBERS_OR_NONE = (int, float, bool, type(None))
@@ -39,7 +47,12 @@ def find_hoisted_calls(call: ExportCall, name: str) -> tuple[HoistedCall, ...]:
 def _find(call: ExportCall, name: str, *, weights: bool) -> tuple[HoistedCall, ...]:
     inputs = [(call.args, call.kwargs), *call.more_inputs]
     runs = [record_calls(call.module, one, weights=weights) for one in inputs]
-    chosen = [_choose(records, given, name, call) for records, given in runs]
+    outlines = () if weights else _outline(runs[0][0], inputs[0], name, call)
+    with outlined(outlines):
+        if outlines:
+            runs = [record_calls(call.module, one) for one in inputs]
+        blocks = {block: one for one in outlines for block in one.blocks}
+        chosen = [_choose(records, given, name, call, blocks) for records, given in runs]
     if not chosen[0]:
         what = f"no call around {name}" if name else "no call that reads values"
         raise NotApplicable(f"{what} computes only from whole numbers and the configuration")
@@ -51,29 +64,60 @@ def _find(call: ExportCall, name: str, *, weights: bool) -> tuple[HoistedCall, .
         several = [one[place][2] for one in chosen]
         alone = all(_is_apart(records, one) for (records, _), one in zip(runs, several, strict=True))
         made = _describe(function, number, several, [given for _, given in runs], call)
+        made = replace(made, outline=blocks.get(function))
         found.append(made if alone else replace(made, arguments=None))
     unknown = weights and has_fake_weights(call.module)
     return tuple(replace(one, recorded=()) if unknown else one for one in found)
 
 
+def _outline(records: Sequence[CallRecord], inputs: Inputs, name: str, call: ExportCall) -> tuple[Outline, ...]:
+    """The statements that read values, of the functions in which no call around them is clean."""
+    classes = _classes(call)
+    owners: dict[CodeType, tuple[CallRecord, set[int]]] = {}
+    for record in records:
+        if record.lines and not _hoistable_around(records, record, classes):
+            owner = record
+            while owner.code.co_name.startswith("<") and owner.parent != -1:  # a comprehension, say
+                owner = records[owner.parent]
+            if not name or owner.code.co_qualname == name:
+                owners.setdefault(owner.code, (owner, set()))[1].update(record.lines)
+    found: list[Outline] = []
+    for owner, lines in owners.values():
+        function = function_of(owner.code, owner.names, owner.arguments, classes)
+        made = outline_blocks(call.module, inputs, function, lines) if function is not None else None
+        if made is not None and global_names([made]).keys().isdisjoint(global_names(found)):
+            found.append(made)
+    return tuple(found)
+
+
 def _choose(
-    records: Sequence[CallRecord], given: Inputs, name: str, call: ExportCall
+    records: Sequence[CallRecord], given: Inputs, name: str, call: ExportCall, blocks: Collection[FunctionType]
 ) -> list[tuple[FunctionType, int, CallRecord]]:
-    """For each call that is looked for, the outermost one around it that can be hoisted; known arguments come first."""
+    """For each call that is looked for, the outermost one around it that can be hoisted; known arguments come first.
+    Of `blocks`, which stand in a function for its statements, none is left out."""
     classes = _classes(call)
     known: dict[int, tuple[FunctionType, CallRecord]] = {}
     found: dict[int, tuple[FunctionType, CallRecord]] = {}
     for record in records:
-        if record.code.co_qualname != name if name else not record.asks:
+        wanted = record.code.co_qualname == name or any(one.__code__ is record.code for one in blocks)
+        if not (wanted if name else record.asks):
             continue
-        around = [one for one in _calls_around(records, record) if one.parent != -1 and one.clean and _has_value(one)]
-        named = [(function_of(one.code, one.names, one.arguments, classes), one) for one in around]
-        functions = [(function, one) for function, one in named if function is not None]
+        functions = _hoistable_around(records, record, classes)
         direct = [pair for pair in functions if _sources(pair[1], given, call) is not None]
         known.update({pair[1].place: pair for pair in direct[-1:]})
         found.update({pair[1].place: pair for pair in (direct or functions)[-1:]})
-    found = found if name else known or found
+    if known and not name:
+        found = known | {place: pair for place, pair in found.items() if pair[0] in blocks}
     return _number_calls(records, found)
+
+
+def _hoistable_around(
+    records: Sequence[CallRecord], record: CallRecord, classes: Sequence[type[Any]]
+) -> list[tuple[FunctionType, CallRecord]]:
+    """The call and those around it that give clean values and whose functions are known, outwards."""
+    around = [one for one in _calls_around(records, record) if one.parent != -1 and one.clean and _has_value(one)]
+    named = [(function_of(one.code, one.names, one.arguments, classes), one) for one in around]
+    return [(function, one) for function, one in named if function is not None]
 
 
 def _number_calls(

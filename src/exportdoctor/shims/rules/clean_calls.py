@@ -23,7 +23,7 @@ from exportdoctor.torch_internals.fake_tensors import is_fake
 from exportdoctor.torch_internals.tracing_modes import outside_all_modes
 from exportdoctor.torch_internals.trees import tree_leaves, tree_map_only
 
-_GENERATOR = 0x20 | 0x80 | 0x200
+NOT_ONE_CALL = 0x20 | 0x80 | 0x200
 """Flags of code that does not run as one call."""
 
 
@@ -34,7 +34,8 @@ class CallRecord:
     `clean`: its result follows from whole numbers, buffers and constants, and it wrote into nothing older than itself
     and gave nothing older but a part of a buffer. The result is a copy, since what follows may write into it.
     Others keep neither their result nor their arguments, which may be all that the model computes. `asks`: its own
-    code, not that of calls in it, does what depends on values. `names` are its globals, `fixed` its `fixed_arguments`.
+    code, not that of calls in it, does what depends on values; `lines` are those of the clean ones. `names` are its
+    globals, `fixed` its `fixed_arguments`.
     """
 
     code: CodeType
@@ -46,6 +47,7 @@ class CallRecord:
     result: Any = None
     clean: bool = False
     asks: bool = False
+    lines: set[int] = field(default_factory=set)
     fixed: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def forget(self) -> None:
@@ -105,7 +107,10 @@ def _record(module: Any, inputs: Inputs, known: CleanValues) -> tuple[list[CallR
 
     def note_value() -> None:
         if running:
-            running[-1][0].asks = True
+            record, frame = running[-1]
+            record.asks = True
+            if not values.reads:
+                record.lines.add(frame.f_lineno)
 
     def note_call(frame: Any, event: str, value: Any) -> Callable[..., Any] | None:
         if not is_user_file(frame.f_code.co_filename):
@@ -131,7 +136,7 @@ def _record(module: Any, inputs: Inputs, known: CleanValues) -> tuple[list[CallR
     before = _copy_state(module)
     with follow_values(module, note_value, known) as values:
         values.mark_inputs((args, kwargs))
-        with _trace(note_call):
+        with trace_calls(note_call):
             module(*args, **kwargs)
         changed = _changed_state(module, before)
     return calls, (args, kwargs), changed
@@ -170,7 +175,7 @@ def _end(record: CallRecord, value: Any, values: CleanValues) -> None:
     written, clock = record.start
     writes = any(born <= clock for born in values.written[written:])
     tensors = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-    plain = not record.code.co_flags & _GENERATOR
+    plain = not record.code.co_flags & NOT_ONE_CALL
     clean = all(values.is_clean(one) and values.is_new(one, clock) for one in tensors)
     record.clean = plain and not values.reads and not writes and clean
     if record.clean:
@@ -181,7 +186,7 @@ def _end(record: CallRecord, value: Any, values: CleanValues) -> None:
 
 
 @contextmanager
-def _trace(note: Any) -> Iterator[None]:
+def trace_calls(note: Any) -> Iterator[None]:
     """`note` hears of each call of a Python function. A profile function would also hear of each call of one in C."""
     before = sys.getprofile(), sys.gettrace()
     sys.setprofile(None)

@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from exportdoctor.core.failure.frames import is_local_file, is_user_file
 from exportdoctor.core.patch_attribute import patch_item
 from exportdoctor.shims.export_call import ExportCall
 
 _MOST_WRAPPED = 50
+_MADE: WeakKeyDictionary[FunctionType, ast.FunctionDef] = WeakKeyDictionary()
+"""The definitions of functions that no file has."""
 ARM = "_arm"
 """Begins the name of a function, or of its `*` parameter, whose code a rewrite has moved there from around it."""
 
@@ -123,6 +126,8 @@ def _is_filled(cell: Any) -> bool:
 
 def definition_of(function: FunctionType) -> ast.FunctionDef | None:
     """Its syntax tree with the line numbers of its file, without decorators; `None` where there is no source."""
+    if function in _MADE:
+        return copy.deepcopy(_MADE[function])
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function.__code__)))
     except (OSError, TypeError, SyntaxError):
@@ -167,6 +172,18 @@ def compile_for(function: FunctionType, node: ast.FunctionDef) -> CodeType | Non
     if found is None or found.co_freevars != old.co_freevars:
         return None
     return _with_names_of(found, old.co_qualname).replace(co_firstlineno=old.co_firstlineno)
+
+
+def compile_alone(beside: FunctionType, node: ast.FunctionDef) -> FunctionType:
+    """A new function of that definition with the globals of another one, in whose file it stands."""
+    future = beside.__code__.co_flags & annotations.compiler_flag
+    code = _code_named(
+        compile(ast.Module([node], []), beside.__code__.co_filename, "exec", future, dont_inherit=True), node.name
+    )
+    assert code is not None
+    made = FunctionType(code, beside.__globals__, node.name)
+    _MADE[made] = node
+    return made
 
 
 def _with_names_of(code: CodeType, name: str) -> CodeType:

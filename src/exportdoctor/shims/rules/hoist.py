@@ -1,7 +1,7 @@
 """What a function computes from whole numbers, weights and the configuration alone becomes an input of the program.
 
 The function is given by the failure; what is hoisted is the outermost call around it whose results are clean, in a
-forward on each input set of the export call. Its results are computed before the call, by the function itself where all
+forward on each input set of the export call, or a loop in it as a call of its own. Its results are computed before the call, by the function itself where all
 its arguments are inputs or constants, else by running the untouched module up to there.
 """
 
@@ -162,7 +162,8 @@ SHIM = Shim(
     does=(
         "Grids, lengths, masks, positions and orders that follow from whole-number inputs and the configuration alone "
         "are found by following values through a forward. The outermost calls that read such values and compute from "
-        "nothing else are made before the export, and their results become inputs of the program. Where there is none, "
+        "nothing else are made before the export, and their results become inputs of the program. A loop over such "
+        "values in the middle of a function is made a call first. Where there is none, "
         "those are that read such values and compute from weights and no input, such as a table of positions that is "
         "resized to an image's height and width. `hoist:FUNCTION` "
         "does so for the calls around one function, also where their arguments come from the forward."

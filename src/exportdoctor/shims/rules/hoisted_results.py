@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 from exportdoctor.shims.export_call import Named
 from exportdoctor.shims.record import NotApplicable
 from exportdoctor.shims.rules.hoisted_lists import ListStandIn
 from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outline:
+    """`owner` with this `code` calls `blocks`, functions that are globals by their names, in place of statements."""
+
+    owner: FunctionType
+    code: CodeType
+    blocks: tuple[FunctionType, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,12 +90,18 @@ class HoistedCall(HoistedResult):
 
     `arguments` says where each argument comes from, where all are known and the call gives the same by itself: the
     name of an input, or a value in a tuple of one. `recorded` are its results for the known inputs, empty where they
-    follow from weights without values.
+    follow from weights without values. `outline` says where a function stands that was made of statements.
     """
 
     function: FunctionType
     arguments: Mapping[str, str | tuple[Any]] | None
     recorded: tuple[Any, ...] = ()
+    outline: Outline | None = None
+
+
+def global_names(outlines: Iterable[Outline]) -> dict[str, FunctionType]:
+    """The globals that the code of these outlines needs."""
+    return {block.__name__: block for one in outlines for block in one.blocks}
 
 
 def describe_results(title: str, number: int, results: Sequence[Any]) -> HoistedResult:

@@ -1,0 +1,295 @@
+"""Statements in the middle of a function become a function of their own, so that they are a call that can be hoisted.
+
+What is looked for is a loop over values of tensors, with what it needs before it and what is made of its lists after
+it: from tensors and plain values to tensors and numbers.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+from exportdoctor.shims.export_call import Inputs
+from exportdoctor.shims.rules.call_sites import CHANGES
+from exportdoctor.shims.rules.clean_calls import NOT_ONE_CALL, trace_calls
+from exportdoctor.shims.rules.clean_values import CleanValues, follow_values
+from exportdoctor.shims.rules.code_swap import compile_alone, compile_for, definition_of, swap_code
+from exportdoctor.shims.rules.hoisted_results import Outline, global_names
+from exportdoctor.shims.rules.name_flow import READS_ALL_NAMES, all_names, bound_names, is_read_first, load
+from exportdoctor.targets.eager import copy_inputs
+
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_PART = "_part_"
+"""Begins the names of values that were taken out of statements."""
+_LOOPS = (ast.For, ast.While, ast.comprehension)
+_BOUND_TO_FUNCTION = (
+    ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal, ast.Import, ast.ImportFrom, ast.Delete,
+    ast.AsyncFor, ast.AsyncWith, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef,
+)  # fmt: skip
+"""Code that means something else in another function, or that a function inside may see."""
+
+
+@contextmanager
+def outlined(outlines: Sequence[Outline]) -> Iterator[None]:
+    """Within it the statements are calls."""
+    with swap_code({one.owner: one.code for one in outlines}, global_names(outlines)):
+        yield
+
+
+def outline_blocks(module: Any, inputs: Inputs, owner: FunctionType, lines: set[int]) -> Outline | None:
+    """The function with calls of new functions in place of the statements around these lines, where values of clean
+    tensors are read.
+
+    `None` where there is no loop, or where none of them gives clean tensors and numbers alone. Raises what the module
+    raises.
+    """
+    code, node = owner.__code__, definition_of(owner)
+    if node is None or code.co_flags & NOT_ONE_CALL or not _has(node, _LOOPS) or _has(node, ast.Nonlocal):
+        return None
+    if READS_ALL_NAMES & set(all_names(node)):
+        return None
+    seen = _watch_locals(module, inputs, code)
+    blocks: list[_Block] = []
+    for line in sorted(lines):
+        place = _find_statement(node, line)
+        block = _grow(place, seen) if place is not None else None
+        if block is not None and not any(one in other.statements for other in blocks for one in block.statements):
+            blocks.append(block)
+    stem = re.sub(r"\W+", "_", owner.__qualname__).strip("_")
+    found = []
+    for number, block in reversed(list(enumerate(blocks))):  # from the last on, so that the places stay
+        made = _cut_out(owner, block, f"{stem}_block" + (f"_{number}" if number else ""))
+        found += [made] if made is not None else []
+    whole = compile_for(owner, node) if found and not _sees_inside(node, blocks) else None
+    return Outline(owner=owner, code=whole, blocks=tuple(found)) if whole is not None else None
+
+
+def _sees_inside(node: ast.FunctionDef, blocks: Sequence[_Block]) -> bool:
+    """Whether a function inside the rest of that one may see what a block binds or sees."""
+    names = {name for block in blocks for name in (*block.given, *block.bound)}
+    inside = (one for one in ast.walk(node) if isinstance(one, ast.FunctionDef | ast.Lambda) and one is not node)
+    return any(name in names for one in inside for name in all_names(one))
+
+
+# --- which statements
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A statement in the lists of statements around it, the innermost first; no list is of a loop."""
+
+    lists: tuple[tuple[list[ast.stmt], int], ...]
+
+    @property
+    def statement(self) -> ast.stmt:
+        block, index = self.lists[0]
+        return block[index]
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Statements of a list, the names that they read, bind, and give to what follows."""
+
+    within: list[ast.stmt]
+    statements: tuple[ast.stmt, ...]
+    given: tuple[str, ...]
+    bound: frozenset[str]
+    results: tuple[str, ...]
+
+
+def _find_statement(function: ast.FunctionDef, line: int) -> _Place | None:
+    """The innermost statement at that line that is in no loop."""
+    lists: list[tuple[list[ast.stmt], int]] = []
+    block = function.body
+    while True:
+        index = next((at for at, one in enumerate(block) if one.lineno <= line <= (one.end_lineno or one.lineno)), None)
+        if index is None:
+            return _Place(tuple(lists)) if lists else None
+        lists.insert(0, (block, index))
+        one = block[index]
+        inner = [one.body, one.orelse] if isinstance(one, ast.If) else [one.body] if isinstance(one, ast.With) else []
+        found = [part for part in inner if part and part[0].lineno <= line <= (part[-1].end_lineno or 0)]
+        if not found:
+            return _Place(tuple(lists))
+        block = found[0]
+
+
+def _grow(place: _Place, seen: Mapping[int, _Kinds]) -> _Block | None:
+    """The fewest statements around that one which read tensors and settings, and give clean tensors and numbers."""
+    (within, at), *around = place.lists
+    _take_out(within, at, lambda one: isinstance(one, _COMPREHENSIONS))
+    start, end = at, at + 1
+    after = [one for block, index in around for one in block[index + 1 :]]
+    while True:
+        statements, rest = within[start:end], (*within[end:], *after)
+        before, then = _kinds_at(statements[0], seen), _kinds_at(rest[0], seen) if rest else None
+        bound = {name for one in statements for name in bound_names(one)}
+        if before is None or then is None:
+            return None
+        given = tuple(sorted(name for name in before if is_read_first(name, statements)))
+        results = tuple(sorted(name for name in bound if is_read_first(name, rest)))
+        unfinished = {name for name in results if not name.startswith(_PART) and then.get(name) != _CLEAN}
+        if any(before[name] == _OTHER for name in given) or not _names_changed(statements).isdisjoint(given):
+            start -= 1
+            if start < 0:
+                return None
+        elif unfinished or not results:
+            _take_out(within, end, functools.partial(_is_one_of, unfinished))
+            end += 1
+            if end > len(within):
+                return None
+        elif any(_has(one, _LOOPS) for one in statements) and all(_is_moved(one, bound) for one in statements):
+            return _Block(within, tuple(statements), given, frozenset(bound), results)
+        else:
+            return None
+
+
+def _is_one_of(names: set[str], node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id in names
+
+
+def _take_out(within: list[ast.stmt], index: int, is_wanted: Callable[[ast.expr], bool]) -> None:
+    """The innermost call with something wanted in it becomes a statement of its own before that one, which stays where
+    it has none."""
+    value = getattr(within[index], "value", None) if index < len(within) else None
+    found = _call_with(value, is_wanted) if isinstance(value, ast.expr) and value is not None else None
+    if found is None or (isinstance(within[index], ast.Assign) and found is value):
+        return
+    name = f"{_PART}{len([one for each in within for one in bound_names(each) if one.startswith(_PART)])}"
+    made = ast.Assign([ast.Name(name, ast.Store())], found)
+    within[index] = _Replacing(found, load(name)).visit(within[index])
+    within.insert(index, ast.fix_missing_locations(ast.copy_location(made, within[index])))
+
+
+def _call_with(node: ast.AST, is_wanted: Callable[[ast.expr], bool]) -> ast.Call | None:
+    """The innermost call with something wanted in it, of what always runs."""
+    if isinstance(node, (*_COMPREHENSIONS, ast.IfExp, ast.BoolOp, ast.Lambda)):
+        return None
+    parts = [one for one in ast.walk(node) if isinstance(one, ast.expr) and is_wanted(one)]
+    if not parts:
+        return None
+    inner = next((found for one in ast.iter_child_nodes(node) if (found := _call_with(one, is_wanted))), None)
+    return inner or (node if isinstance(node, ast.Call) else None)
+
+
+class _Replacing(ast.NodeTransformer):
+    def __init__(self, old: ast.expr, new: ast.expr) -> None:
+        self.old, self.new = old, new
+
+    def visit(self, node: ast.AST) -> Any:
+        return ast.copy_location(self.new, node) if node is self.old else super().visit(node)
+
+
+def _is_moved(statement: ast.stmt, bound: set[str]) -> bool:
+    """Whether it does the same in another function, and changes nothing but what those names hold."""
+    for one in ast.walk(statement):
+        moved = not isinstance(one, _BOUND_TO_FUNCTION) and not (isinstance(one, ast.Name) and one.id == "super")
+        changed = _changed_by(one)
+        if not moved or not (changed is None or (isinstance(changed, ast.Name) and changed.id in bound)):
+            return False
+    return not _leaves_loop(statement)
+
+
+def _changed_by(node: ast.AST) -> ast.expr | None:
+    """What a piece of code changes in place: what it sets an attribute or an item of, or a list that it appends to."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=of, attr=attribute)) if attribute in CHANGES:
+            return of
+        case ast.Attribute(value=of, ctx=ast.Store()) | ast.Subscript(value=of, ctx=ast.Store()):
+            return of
+    return None
+
+
+def _names_changed(statements: Sequence[ast.stmt]) -> set[str]:
+    found = (_changed_by(one) for statement in statements for one in ast.walk(statement))
+    return {one.id for one in found if isinstance(one, ast.Name)}
+
+
+def _has(node: ast.AST, kinds: Any) -> bool:
+    return any(isinstance(one, kinds) for one in ast.walk(node))
+
+
+def _leaves_loop(node: ast.AST) -> bool:
+    """Whether it has a `break` or `continue` of a loop around it."""
+    if isinstance(node, ast.Break | ast.Continue):
+        return True
+    if isinstance(node, ast.For | ast.While):
+        return any(map(_leaves_loop, node.orelse))
+    return any(map(_leaves_loop, ast.iter_child_nodes(node)))
+
+
+# --- what the names hold
+
+_CLEAN, _SETTING, _OTHER = 0, 1, 2
+"""A clean tensor or a number; what a call may be given besides; what the call might change."""
+
+_Kinds = Mapping[str, int]
+
+
+def _kinds_at(statement: ast.stmt, seen: Mapping[int, _Kinds]) -> _Kinds | None:
+    """What the names held before that statement; `None` where it was not reached."""
+    lines = (line for line in range(statement.lineno, (statement.end_lineno or statement.lineno) + 1) if line in seen)
+    first = next(lines, None)
+    return None if first is None else seen[first]
+
+
+def _watch_locals(module: Any, inputs: Inputs, code: CodeType) -> dict[int, _Kinds]:
+    """What each local name held whenever the code came to a line, in one forward."""
+    found: dict[int, _Kinds] = {}
+    values = CleanValues()
+
+    def note_line(frame: FrameType, event: str, value: Any) -> Callable[..., Any]:
+        if event == "line":
+            kinds = {name: _kind_of(one, values) for name, one in frame.f_locals.items()}
+            known = found.get(frame.f_lineno, kinds)
+            found[frame.f_lineno] = {name: max(kinds[name], known[name]) for name in kinds.keys() & known.keys()}
+        return note_line
+
+    args, kwargs = copy_inputs(inputs)
+    with follow_values(module, known=values):
+        values.mark_inputs((args, kwargs))
+        with trace_calls(lambda frame, event, value: note_line if frame.f_code is code else None):
+            module(*args, **kwargs)
+    return found
+
+
+def _kind_of(value: Any, values: CleanValues) -> int:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return _CLEAN if values.is_clean(value) and not values.reads else _SETTING
+    if type(value) in (int, float, bool, type(None)):
+        return _CLEAN
+    if isinstance(value, tuple):
+        return max((_kind_of(one, values) or _SETTING for one in value), default=_SETTING)
+    known = isinstance(value, str | range | slice | type | torch.dtype | torch.device | torch.nn.Module)
+    return _SETTING if known or callable(value) or type(value).__name__.endswith("Config") else _OTHER
+
+
+# --- the new functions
+
+
+def _cut_out(owner: FunctionType, block: _Block, name: str) -> FunctionType | None:
+    """The block as a function of that name, called in its place. `None` where it reads what the owner closes over."""
+    statements, names = block.statements, {name for one in block.statements for name in all_names(one)}
+    if names & {*owner.__code__.co_freevars} or name in owner.__globals__:
+        return None
+    results: ast.expr = ast.Tuple([load(one) for one in block.results], ast.Load())
+    arguments = ast.arguments([], [ast.arg(one) for one in block.given], None, [], [], None, [])
+    node = ast.FunctionDef(name, arguments, [*copy.deepcopy(statements), ast.Return(results)], [], None, None)
+    node = ast.fix_missing_locations(ast.copy_location(node, statements[0]))
+    made = compile_alone(owner, node)
+    targets = ast.Tuple([ast.Name(one, ast.Store()) for one in block.results], ast.Store())
+    called = ast.Assign([targets], ast.Call(load(name), [load(one) for one in block.given], []))
+    start = next(place for place, one in enumerate(block.within) if one is statements[0])
+    block.within[start : start + len(statements)] = [
+        ast.fix_missing_locations(ast.copy_location(called, statements[0]))
+    ]
+    return made

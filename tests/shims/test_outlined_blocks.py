@@ -1,0 +1,195 @@
+"""A loop over values in the middle of a function is hoisted, with what it needs before it and what is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
+from exportdoctor.shims.rules.clean_call_search import find_hoisted_calls
+from shim_cases import grids
+
+_PATCHES = {0: Dim.DYNAMIC}
+
+
+class Inline(nn.Module):
+    """Rows are chosen by a loop between what is computed of the patches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = nn.Linear(4, 2)
+
+    def forward(self, patches: Tensor, grid: Tensor) -> Tensor:
+        x = self.proj(patches)
+        rows, start = [], 0
+        for _, height, width in grid.tolist():
+            for column in range(width):
+                rows.append(start + torch.arange(height) * width + column)
+            start += height * width
+        order = torch.cat(rows).to(x.device)
+        return x[order].relu()
+
+
+class InBranch(Inline):
+    """The loop stands in other statements; a name of it is used again by another loop, which binds it first."""
+
+    def forward(self, patches: Tensor, grid: Tensor | None = None) -> Tensor:
+        x = self.proj(patches)
+        if grid is not None:
+            with torch.no_grad():
+                lengths = grid.prod(-1)
+                parts = []
+                for count in lengths.tolist():
+                    if count < 1:
+                        raise ValueError("an empty image")
+                    parts.append(torch.full((count,), count))
+                weights = torch.cat(parts)
+            x = x * weights[:, None]
+        for count in (1, 2):
+            x = x * count
+        return x
+
+
+class Comprehended(Inline):
+    def forward(self, patches: Tensor, grid: Tensor) -> Tensor:
+        x = self.proj(patches)
+        parts = [torch.arange(column, column + int(row[1])) for row in grid for column in range(int(row[2]))]
+        return x + torch.cat(parts)[:, None]
+
+
+class InTwoPlaces(Inline):
+    """Two loops of one function, called for each of two layers."""
+
+    def mix(self, x: Tensor, grid: Tensor) -> Tensor:
+        parts = []
+        for _, height, width in grid.tolist():
+            parts.append(torch.arange(height).repeat_interleave(width) if width > 1 else torch.arange(height))
+        x = x + torch.cat(parts)[:, None]
+        places = torch.zeros(len(x), dtype=torch.int64)
+        start = 0
+        for _, height, width in grid.tolist():
+            for row in range(height):
+                places[start : start + width] = row
+                start += width
+        return x * places[:, None]
+
+    def forward(self, patches: Tensor, grid: Tensor) -> Tensor:
+        return self.mix(self.mix(self.proj(patches), grid), grid)
+
+
+@pytest.mark.parametrize(
+    ("make", "shim"),
+    [
+        (Inline, "hoist"),
+        (Inline, "hoist:Inline.forward"),
+        (InBranch, "hoist"),
+        (Comprehended, "hoist"),
+        (InTwoPlaces, "hoist"),
+        (InTwoPlaces, "hoist:InTwoPlaces.mix"),
+    ],
+)
+def test_the_program_takes_what_the_loop_makes_and_answers_as_eager(make: Callable[[], nn.Module], shim: str) -> None:
+    """The last of the inputs is one that the export has not seen."""
+    torch.manual_seed(0)
+    inputs = grids((4, 4), (4, 6), (6, 2), (2, 8))
+    module = make().eval()
+    code = type(module).forward.__code__
+    call = ExportCall(
+        module=module,
+        args=inputs[0],
+        dynamic_shapes=(_PATCHES, None),
+        more_inputs=tuple((row, {}) for row in inputs[1:-1]),
+    )
+    with pytest.raises(Exception):  # noqa: B017  (what torch says depends on the model)
+        export_program(call)
+    with apply_shims([find(shim)], call) as changed:
+        program = export_program(changed).module()
+    assert type(module).forward.__code__ is code
+    assert not any("block" in name for name in type(module).forward.__globals__)
+    for row in inputs:
+        args, kwargs = changed.convert((row, {}))
+        torch.testing.assert_close(program(*args, **kwargs), module(*row), rtol=0, atol=0)
+
+
+class Refused(Inline):
+    """Loops that do more than to compute from whole numbers."""
+
+    def __init__(self, which: str) -> None:
+        super().__init__()
+        self.which, self.seen = which, [0]
+
+    def keeps(self, x: Tensor, grid: Tensor) -> Tensor:
+        parts = []
+        for _, height, width in grid.tolist():
+            self.seen.append(height)
+            parts.append(torch.arange(height * width) + len(self.seen))
+        return x + torch.cat(parts)[:, None]
+
+    def counts(self, x: Tensor, grid: Tensor) -> Tensor:
+        parts = []
+        for _, height, width in grid.tolist():
+            self.last = height
+            parts.append(torch.arange(height * width))
+        return x * self.last + torch.cat(parts)[:, None]
+
+    def reads(self, x: Tensor, grid: Tensor) -> Tensor:
+        parts = []
+        for _, height, width in grid.tolist():
+            parts.append(torch.arange(height * width) + int(x.sum() > 0))
+        return x + torch.cat(parts)[:, None]
+
+    def returns(self, x: Tensor, grid: Tensor) -> Tensor:
+        parts = []
+        for _, height, width in grid.tolist():
+            if height > 100:
+                return x
+            parts.append(torch.arange(height * width))
+        return x + torch.cat(parts)[:, None]
+
+    def draws(self, x: Tensor, grid: Tensor) -> Tensor:
+        parts = []
+        for _, height, width in grid.tolist():
+            parts.append(torch.randperm(height * width))
+        return x + torch.cat(parts)[:, None]
+
+    def writes(self, x: Tensor, grid: Tensor) -> Tensor:
+        x, start = x.clone(), 0
+        for _, height, width in grid.tolist():
+            x[start : start + height * width] = height
+            start += height * width
+        return x
+
+    def closes(self, x: Tensor, grid: Tensor) -> Tensor:
+        parts: list[Tensor] = []
+
+        def first() -> Tensor:
+            return parts[0]
+
+        for _, height, width in grid.tolist():
+            parts.append(torch.arange(height * width))
+        return x + torch.cat(parts)[:, None] + len(first())
+
+    def hands_over(self, x: Tensor, grid: Tensor) -> Tensor:
+        """What the loop makes is no tensor and no number."""
+        parts = {}
+        for place, (_, height, width) in enumerate(grid.tolist()):
+            parts[place] = x[: height * width].sum()
+        return x + sum(parts.values())
+
+    def forward(self, patches: Tensor, grid: Tensor) -> Tensor:
+        found: Tensor = getattr(self, self.which)(self.proj(patches), grid)
+        return found
+
+
+@pytest.mark.parametrize("which", ["keeps", "counts", "reads", "returns", "draws", "writes", "closes", "hands_over"])
+def test_a_loop_that_does_more_than_compute_from_whole_numbers_stays(which: str) -> None:
+    inputs: Any = grids((4, 4), (4, 6))
+    module = Refused(which).eval()
+    with pytest.raises(NotApplicable):
+        find_hoisted_calls(ExportCall(module=module, args=inputs[0], more_inputs=((inputs[1], {}),)), "")
+    assert module.seen == [0]
