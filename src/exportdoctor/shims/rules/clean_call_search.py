@@ -22,7 +22,7 @@ from exportdoctor.shims.rules.hoisted_results import (
     global_names,
     is_number_list,
 )  # fmt: skip
-from exportdoctor.shims.rules.outlined_blocks import outline_blocks, outlined
+from exportdoctor.shims.rules.outlined_blocks import call_blocks, outline_blocks
 
 _PLAIN = int | float | bool | str | None
 _NUMBERS_OR_NONE = (int, float, bool, type(None))
@@ -48,7 +48,7 @@ def _find(call: ExportCall, name: str, *, weights: bool) -> tuple[HoistedCall, .
     inputs = [(call.args, call.kwargs), *call.more_inputs]
     runs = [record_calls(call.module, one, weights=weights) for one in inputs]
     outlines = () if weights else _outline(runs[0][0], inputs[0], name, call)
-    with outlined(outlines):
+    with call_blocks(outlines):
         if outlines:
             runs = [record_calls(call.module, one) for one in inputs]
         blocks = {block: one for one in outlines for block in one.blocks}

@@ -1,8 +1,9 @@
 """What a function computes from whole numbers, weights and the configuration alone becomes an input of the program.
 
 The function is given by the failure; what is hoisted is the outermost call around it whose results are clean, in a
-forward on each input set of the export call, or a loop in it as a call of its own. Its results are computed before the call, by the function itself where all
-its arguments are inputs or constants, else by running the untouched module up to there.
+forward on each input set of the export call, or a loop in it as a call of its own. Its results are computed before the
+call, by the function itself where all its arguments are inputs or constants, else by running the untouched module up to
+there.
 """
 
 from __future__ import annotations

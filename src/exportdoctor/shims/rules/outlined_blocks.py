@@ -37,7 +37,7 @@ _BOUND_TO_FUNCTION = (
 
 
 @contextmanager
-def outlined(outlines: Sequence[Outline]) -> Iterator[None]:
+def call_blocks(outlines: Sequence[Outline]) -> Iterator[None]:
     """Within it the statements are calls."""
     with swap_code({one.owner: one.code for one in outlines}, global_names(outlines)):
         yield
