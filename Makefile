@@ -10,21 +10,26 @@ TORCHAO := $(VENV)/torchao
 # where this is set, every process of the tests would compile the sources and the tests again
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: scan test quick night lint types contracts docs bench gpu-check clean
+.PHONY: scan test quick long night lint types contracts docs bench gpu-check clean
 
 scan: $(STAMP)
 	@# findings are exit code 1: for make they are a result, not an error
 	$(BIN)/exportdoctor scan Qwen2.5-VL-3B $(ARGS) || test $$? -eq 1
 
-test: lint types contracts $(DIAGNOSTIC)/.installed $(TORCHAO)/.installed
+test: lint types contracts
 	@# on a shared machine what waits for real processes may be late: what fails is run once more, alone, and both are seen
-	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not night" || \
-		{ test $$? -eq 1 && $(BIN)/python -m pytest -p no:xdist -m "not night" --last-failed --last-failed-no-failures none; }
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not long and not night" || \
+		{ test $$? -eq 1 && $(BIN)/python -m pytest -p no:xdist -m "not long and not night" --last-failed --last-failed-no-failures none; }
+
+# the scans of the tests that take longest, which CI runs after `make test`
+long: $(DIAGNOSTIC)/.installed $(TORCHAO)/.installed
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m "long and not night" || \
+		{ test $$? -eq 1 && $(BIN)/python -m pytest -p no:xdist -m "long and not night" --last-failed --last-failed-no-failures none; }
 	PYTHONPATH=$(CURDIR)/$(DIAGNOSTIC) $(BIN)/python -m pytest -k onnx_diagnostic tests/shims/test_providers.py tests/export/test_export.py
 	PYTHONPATH=$(CURDIR)/$(TORCHAO) $(BIN)/python -m pytest -p no:xdist -k "torchao or pt2e" tests/worker/test_sensitivity.py
 
 quick: $(STAMP)
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow and not browser and not night" -x
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow and not long and not browser and not night" -x
 
 # longer searches for a violation of what the tests state; hours
 night: $(STAMP)

@@ -43,6 +43,7 @@ def store_run(home: Path) -> Path:
         return folder.path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -120,6 +121,7 @@ def outside(tmp_path: Path) -> set[Path]:
     return {path for path in tmp_path.rglob("*") if not path.is_relative_to(tmp_path / "named")}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_tools_answer_from_a_stored_run_and_write_nowhere_else(tmp_path: Path) -> None:
     named, other = tmp_path / "named", tmp_path / "other"

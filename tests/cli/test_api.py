@@ -53,6 +53,7 @@ def test_a_module_in_memory_is_diagnosed_and_left_as_it_was(tmp_path: Path) -> N
     assert all(torch.equal(module.state_dict()[name], value) for name, value in before.items())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_module_in_memory_is_cured_too(tmp_path: Path) -> None:
     torch.set_num_threads(1)

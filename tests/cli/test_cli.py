@@ -107,6 +107,7 @@ def test_help_imports_neither_torch_nor_rich_nor_the_engine() -> None:
     assert done.stderr.split() == []
 
 
+@pytest.mark.slow
 def test_a_baseline_makes_only_new_failures_red(
     known_target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -140,6 +141,7 @@ def test_a_baseline_makes_only_new_failures_red(
     assert run([*words, "--baseline", str(file)]) == ExitCode.USAGE
 
 
+@pytest.mark.slow
 def test_the_action_and_the_hook_run_a_scan_as_their_hosts_do(known_target: str, tmp_path: Path) -> None:
     """The action's step by the shell of a runner, the hook's entry with its arguments behind it."""
     (tmp_path / "exportdoctor").write_text(f'#!/bin/sh\nexec {sys.executable} -m exportdoctor "$@"\n')
@@ -477,6 +479,7 @@ def test_presets_and_runs_are_completed() -> None:
     assert "scan" in child(**asked, COMP_WORDS="exportdoctor sc", COMP_CWORD="1").stdout
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_parts_submodules_findings_and_shims_are_completed() -> None:
     stored(tuple(qwen_scan()))
@@ -624,6 +627,7 @@ def factory(tmp_path: Path) -> str:
     return f"{file}:build"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_interrupted_scan_saves_what_it_has_and_exits_130(factory: str) -> None:
     process = subprocess.Popen(
@@ -646,6 +650,7 @@ def _answers() -> int:
     return sum(file.read_bytes().count(b'{"event":"probe_finished"') for file in files)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_target_that_raises_is_told_with_its_own_stack(tmp_path: Path) -> None:
     file = tmp_path / "broken.py"

@@ -47,6 +47,7 @@ def test_an_unknown_kind_is_told_with_those_that_exist() -> None:
     assert summary("a_kind_of_tomorrow") == "Tracing raises an exception that eager does not."
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "rewrite"), REWRITES, ids=NAMES)
 def test_a_rewrite_cures_what_it_replaces(kind: str, rewrite: Rewrite) -> None:

@@ -231,6 +231,7 @@ def test_the_text_tower_of_the_older_lanes_leads_to_both_upstream_issues() -> No
 TEXT = st.text(max_size=300) | st.sampled_from([case["fits"]["exceptions"][0] for case in CASES])
 
 
+@pytest.mark.long
 @given(
     kind=st.text(max_size=40),
     message=TEXT,

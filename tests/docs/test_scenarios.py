@@ -37,6 +37,7 @@ def _differences(writer: Any, names: tuple[str, ...]) -> list[str]:
     return [line for line in writer.table(asked) if line.startswith("| ") and line not in lines]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ASKED)
 def test_a_row_is_what_scans_say(writer: Any, name: str) -> None:

@@ -55,6 +55,7 @@ def check(commands: list[str], folder: Path) -> None:
         assert normalise(found.stdout.replace(f"{folder}/", "")) == normalise(shown()[command]), command
 
 
+@pytest.mark.long
 def test_scan_and_export_print_what_the_page_shows(tmp_path: Path) -> None:
     assert sorted(shown()) == sorted(COMMANDS)
     check(COMMANDS[:2], tmp_path)

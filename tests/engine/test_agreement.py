@@ -21,6 +21,7 @@ BY_NIGHT = {"llama", "bert", "mixtral", "whisper", "t5", "clip", "wav2vec2", "qw
 SCANS = [pytest.param(name, marks=[pytest.mark.night] if name in BY_NIGHT else []) for name in tiny_models.FAMILIES]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", SCANS)
 def test_scan_agrees_with_brute_force(family: str) -> None:
     torch.set_num_threads(1)  # the loop forks, and the threads of a parallel region would not survive it

@@ -107,6 +107,7 @@ def test_an_answer_that_varies_is_not_called_a_fault_of_ours(tmp_path: Path) -> 
     assert any("layers.0 does not answer alike each time" in note for note in report.notes)
 
 
+@pytest.mark.long
 def test_a_hang_is_not_waited_for_again(tmp_path: Path) -> None:
     hanging = (
         (_MODEL % "")

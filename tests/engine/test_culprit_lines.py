@@ -45,6 +45,7 @@ def test_the_line_of_an_output_that_strict_mode_refuses_is_the_one_that_returns_
     assert (frame.file, frame.line) == (str(FILE), marked_line("here", construct))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("construct", CONSTRUCTS, ids=lambda construct: construct.__name__)
 def test_the_line_of_a_failure_is_the_line_that_fails(construct: type[Construct], tmp_path: Path) -> None:
     finding = finding_of(construct, tmp_path)

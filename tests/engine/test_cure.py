@@ -164,6 +164,7 @@ def situations_at_odds(draw: st.DrawFn) -> tuple[int, tuple[Shim, ...], dict[str
     return failures, shims, cures, frozenset(draw(st.lists(st.sampled_from(pairs), max_size=4)))
 
 
+@pytest.mark.slow
 @given(situations_at_odds())
 def test_where_two_shims_are_at_odds_another_way_to_the_same_failure_is_taken(
     situation: tuple[int, tuple[Shim, ...], dict[str, int], frozenset[frozenset[str]]],
@@ -217,6 +218,7 @@ def test_an_alternative_cures_and_is_neither_sounder_nor_smaller_nor_the_prescri
     assert len({frozenset(found.shims), *(frozenset(other.shims) for other in found.alternatives)}) == len(ranks)
 
 
+@pytest.mark.slow
 @given(situations_with_broad_shims(), st.frozensets(st.sampled_from([f"s{n}" for n in range(8)])))
 def test_what_agrees_on_the_known_sets_alone_is_neither_prescribed_nor_called_proved(
     situation: tuple[int, tuple[Shim, ...], dict[str, frozenset[int]]], liars: frozenset[str]
@@ -423,6 +425,7 @@ def build():
 '''
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_cure_that_keeps_strides_is_offered_with_its_condition(tmp_path: Path) -> None:
     (tmp_path / "frames.py").write_text(FRAMES)
@@ -486,6 +489,7 @@ def build():
 '''
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_program_that_refuses_one_row_fixes_no_size(tmp_path: Path) -> None:
     (tmp_path / "strided.py").write_text(STRIDED)
@@ -765,6 +769,7 @@ def build_clamped():
 '''
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_exports_and_does_not_translate_is_cured_and_its_file_computes_the_same(tmp_path: Path) -> None:
     (tmp_path / "biased.py").write_text(BIASED)
@@ -796,6 +801,7 @@ def test_what_exports_and_does_not_translate_is_cured_and_its_file_computes_the_
         torch.testing.assert_close(found, module(*args), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_cures_the_export_is_made_to_translate_too(tmp_path: Path) -> None:
     (tmp_path / "biased.py").write_text(BIASED)
@@ -811,6 +817,7 @@ def test_what_cures_the_export_is_made_to_translate_too(tmp_path: Path) -> None:
     assert [(one.stage, one.modules) for one in report.findings] == [("export", ("",)), ("translate", ("attention",))]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shims", "soundness"),
@@ -835,6 +842,7 @@ def test_a_fixture_is_cured_and_its_numbers_agree(name: str, shims: tuple[str, .
     assert "cured" in [tried.result for tried in report.findings[0].shims_tried]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_failure_that_the_part_never_meets_is_said_to_be_a_submodules_alone(tmp_path: Path) -> None:
     (tmp_path / "boxed.py").write_text(
@@ -853,6 +861,7 @@ def test_a_failure_that_the_part_never_meets_is_said_to_be_a_submodules_alone(tm
     assert alone == {"data_dependent_guard": False, "unregistered_pytree": True}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_one_submodule_can_be_asked_alone(tmp_path: Path) -> None:
     report = scan_file(FIXTURES / "parent_own_code_and_child.py", modules=("encoder.gate",))
@@ -903,6 +912,7 @@ def build():
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_loops_over_a_size_and_computes_from_whole_numbers_is_hoisted(tmp_path: Path) -> None:
     path = tmp_path / "net.py"
@@ -931,6 +941,7 @@ def build():
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_code_to_paste_takes_inputs_that_have_no_names(tmp_path: Path) -> None:
     """Story: `kwargs=inputs` was printed for a forward with `*rest`, which no keyword reaches."""

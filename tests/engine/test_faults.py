@@ -51,6 +51,7 @@ def ended(processes: list[psutil.Process]) -> bool:
     return all(process.status() == psutil.STATUS_ZOMBIE for process in alive if process.is_running())
 
 
+@pytest.mark.long
 def test_a_killed_worker_is_replaced_and_the_answers_are_the_same() -> None:
     target, options = TargetRef(ref=SLOW_ENOUGH), ScanOptions(use_cache=False, exhaustive=True, jobs=1)
     started = RunStarted(run="r", target=target, options=options, version="0")
@@ -68,6 +69,7 @@ def test_a_killed_worker_is_replaced_and_the_answers_are_the_same() -> None:
     assert _verdicts(state.report()) == _verdicts(undisturbed)
 
 
+@pytest.mark.long
 def test_a_killed_run_resumes_without_asking_anything_twice(tmp_path: Path) -> None:
     words, environment = command(
         "scan", SLOW_ENOUGH, "--exhaustive", "--jobs", "1", "--no-cache", "--out", str(tmp_path / "run"), home=tmp_path
@@ -97,6 +99,7 @@ def test_a_killed_run_resumes_without_asking_anything_twice(tmp_path: Path) -> N
     assert _verdicts(report) == _verdicts(scan_ref(SLOW_ENOUGH, exhaustive=True))
 
 
+@pytest.mark.long
 def test_interrupting_a_scan_saves_the_best_so_far_and_leaves_nobody_behind(tmp_path: Path) -> None:
     words, environment = command(
         "scan", f"{FIXTURES / 'hang.py'}:build", "--no-cache", "--out", str(tmp_path / "run"), home=tmp_path
@@ -139,6 +142,7 @@ def test_a_fork_never_finalises_what_the_process_it_came_from_has_made(tmp_path:
     assert not marker.exists()
 
 
+@pytest.mark.long
 def test_closing_the_events_ends_every_process() -> None:
     request = ScanRequest(target=TargetRef(ref=f"{FIXTURES / 'hang.py'}:build"), options=ScanOptions(use_cache=False))
     events = scan(request)
@@ -160,6 +164,7 @@ def _verdicts(report: Report) -> dict[str, str]:
     return {module.fqn: module.status for module in report.parts[0].modules}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fixture", ["data_dependent_int", "segfault"])
 def test_workers_that_are_replaced_give_the_answers_that_forks_give(fixture: str) -> None:
     """As beside a CUDA context, which survives no fork."""

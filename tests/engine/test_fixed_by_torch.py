@@ -74,6 +74,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("factory", "function"),
     [("jvp", "jvp"), ("beside", "jvp"), ("istft", "istft"), ("lstm", "LSTM"), ("one_hot", "one_hot")],
@@ -92,6 +93,7 @@ def test_what_torchs_code_fixes_is_torchs(path: Path, factory: str, function: st
     assert function in next_step(finding)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("factory", ["counted", "number", "rows", "view", "added", "array"])
 def test_what_the_users_code_fixes_is_the_users(path: Path, factory: str) -> None:
     report = scan_file(path, factory=factory)

@@ -30,6 +30,7 @@ def build():
 '''
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_frozen_lengths_ask_of_the_rows_is_told_at_the_try(tmp_path: Path) -> None:
     path = tmp_path / "ragged.py"

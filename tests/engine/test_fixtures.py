@@ -112,6 +112,7 @@ def told(report: Report, expected: dict[str, Any]) -> list[tuple[str, ...]]:
     )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["if_tensor", "nonzero", "parent_own_code_and_child", "segfault", "passing"])
 def test_without_a_search_each_part_is_asked_once_and_the_line_is_the_same(name: str) -> None:

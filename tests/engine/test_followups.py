@@ -30,6 +30,7 @@ def only(report: Report) -> Finding:
     return finding
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("exporter", ["export", pytest.param("export-strict", marks=pytest.mark.night)])
 @pytest.mark.parametrize(
     ("fixture", "line", "sizes"),
@@ -47,6 +48,7 @@ def test_the_line_that_made_a_violated_guard_is_found(
     assert (finding.dimensions, finding.dimensions_passing) == (sizes, ())
 
 
+@pytest.mark.long
 def test_the_dimension_that_matters_is_told_by_its_name() -> None:
     finding = only(scan_file(MODELS, factory="window"))
     assert dimensions(finding) == "Fails when `sequence` is dynamic; exports when only `batch` is."
@@ -69,6 +71,7 @@ def test_a_failure_of_a_module_by_itself_is_not_behind_itself() -> None:
     assert not any(finding.behind for finding in report.findings)
 
 
+@pytest.mark.long
 def test_dynamo_traces_through_replaced_children() -> None:
     """In strict mode the encoder's `int()` exports, so that nothing fails once the gate is replaced."""
     events = events_of(f"{FIXTURES / 'child_hides_parent.py'}:build", exporter="export-strict")
@@ -76,6 +79,7 @@ def test_dynamo_traces_through_replaced_children() -> None:
     assert [outcome.status for outcome in opaque] == ["passed", "passed"]
 
 
+@pytest.mark.long
 def test_children_that_return_nests_views_and_sizes_are_replaced() -> None:
     report = scan_file(MODELS)
     root = report.parts[0].modules[0]
@@ -97,6 +101,7 @@ def test_sizes_that_depend_on_data_pass_through_a_replaced_child() -> None:
     assert report.parts[0].modules[0].status == "fails_child"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fixture", "exporter", "culprit", "leads"),
     [
@@ -116,6 +121,7 @@ def test_the_slice_leads_to_the_culprit(fixture: str, exporter: str, culprit: st
     assert {finding.slice.nodes[index].op for index in finding.slice.targets} <= set(leads)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fixture", ["nonzero", pytest.param("boolean_mask", marks=pytest.mark.night)])
 @pytest.mark.parametrize("exporter", ["export", "export-strict"])
 def test_the_birth_of_a_size_that_depends_on_data_is_known(fixture: str, exporter: str) -> None:
@@ -124,6 +130,7 @@ def test_the_birth_of_a_size_that_depends_on_data_is_known(fixture: str, exporte
     assert all(birth.frame is not None for birth in born)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fixture", "culprit"),
     [
@@ -140,6 +147,7 @@ def test_where_there_is_no_slice_it_is_said(fixture: str, culprit: str) -> None:
     assert finding.slice_note
 
 
+@pytest.mark.long
 def test_a_healthy_model_is_only_compared_with_eager() -> None:
     events = events_of(f"{FIXTURES / 'passing.py'}:build")
     probes = [event.probe for event in events if isinstance(event, ProbeFinished)]
@@ -147,6 +155,7 @@ def test_a_healthy_model_is_only_compared_with_eager() -> None:
     assert not any(probe.variant for probe in probes)
 
 
+@pytest.mark.long
 def test_what_passes_at_fixed_sizes_only_says_so_and_why(tmp_path: Path) -> None:
     """Eager refuses every other size, so nothing is known of what is dynamic in the child."""
     path = tmp_path / "table.py"
@@ -178,6 +187,7 @@ def build():
     assert "at fixed sizes" in render(report, "text")
 
 
+@pytest.mark.long
 def test_a_run_that_is_cut_off_once_the_root_has_failed_tells_the_line() -> None:
     events = events_of(f"{FIXTURES}/specialised_dynamic_dim.py:build")
     child = next(place for place, one in enumerate(events) if isinstance(one, ModuleJudged) and one.fqns != ("",))

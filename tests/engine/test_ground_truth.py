@@ -34,6 +34,7 @@ def statuses(part: PartRecord) -> dict[str, str]:
     return {module.fqn: module.status for module in part.modules if module.status != "not_called"}
 
 
+@pytest.mark.long
 def test_the_whole_model_is_there(full: Report) -> None:
     assert full.target.parameters == 3_754_622_976
     assert full.target.weights == "fake"
@@ -95,6 +96,7 @@ def test_equal_modules_are_asked_once(full: Report) -> None:
     assert full.stats.answered_by_equality >= 790
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ref", "part"),
     [

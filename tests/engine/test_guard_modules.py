@@ -78,6 +78,7 @@ def in_library() -> tuple[object, ...]:
     return example_of(InLibrary())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("factory", "root", "blamed"),
     [
@@ -92,6 +93,7 @@ def test_the_module_is_the_one_that_made_the_guard(factory: str, root: str, blam
     assert {finding.module for finding in report.findings} == {blamed}
 
 
+@pytest.mark.long
 def test_what_makes_the_guard_and_exports_by_itself_is_said_to() -> None:
     """As torch says: alone, with a dynamic size, it exports, and its size is narrowed."""
     _, (x,), _, _ = example_of(Branch())
@@ -120,6 +122,7 @@ def near() -> tuple[object, ...]:
     return Near().eval(), (torch.randn(2, 20, 3),), {}, {"points": {1: torch.export.Dim("count")}}
 
 
+@pytest.mark.long
 def test_what_cdist_compares_is_told_with_what_helps_and_attentions_issue_is_not() -> None:
     report = scan_file(Path(__file__), factory="near")
     (finding,) = report.findings

@@ -369,6 +369,7 @@ def report(events: list[AnyEvent]) -> Report:
     return fold(events).report()
 
 
+@pytest.mark.long
 def test_a_wrong_program_is_a_finding_with_the_command_that_looks_further(report: Report, models: Path) -> None:
     (part,), (finding,) = report.parts, report.findings
     assert part.verdict == "fails"
@@ -383,6 +384,7 @@ def test_a_wrong_program_is_a_finding_with_the_command_that_looks_further(report
     ]
 
 
+@pytest.mark.long
 def test_outputs_that_are_nan_throughout_are_neither_right_nor_wrong(models: Path) -> None:
     """NaN equals nothing: such a model was told to draw by chance, and its program to differ from eager."""
     (part,) = scan_file(models, factory="mean_of_none", cure=False).parts
@@ -392,6 +394,7 @@ def test_outputs_that_are_nan_throughout_are_neither_right_nor_wrong(models: Pat
     assert part.numbers.note == wording.export.NAN_OUTPUTS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("factory", "verdict"), [("silent", "unknown"), ("silent_counter", "agrees")])
 def test_a_forward_without_an_output_is_compared_by_what_it_changes(models: Path, factory: str, verdict: str) -> None:
     (part,) = scan_file(models, factory=factory, cure=False).parts
@@ -401,6 +404,7 @@ def test_a_forward_without_an_output_is_compared_by_what_it_changes(models: Path
     assert (part.numbers.note == wording.export.NO_OUTPUTS) == (verdict == "unknown")
 
 
+@pytest.mark.long
 def test_a_shim_whose_program_has_nothing_to_be_compared_with_is_not_told_as_no_cure(models: Path) -> None:
     report = scan_file(models, factory="branch_to_nan", cure=True)
     (part,) = report.parts
@@ -410,6 +414,7 @@ def test_a_shim_whose_program_has_nothing_to_be_compared_with_is_not_told_as_no_
     assert tries["branch-as-where"] == wording.shim_tries.NOTHING_TO_COMPARE
 
 
+@pytest.mark.long
 def test_one_of_two_outputs_that_is_nan_leaves_the_other_to_be_compared(models: Path) -> None:
     report = scan_file(models, factory="with_empty_loss")
     (part,) = report.parts
@@ -423,6 +428,7 @@ def test_one_of_two_outputs_that_is_nan_leaves_the_other_to_be_compared(models: 
 DTYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "float16", "float8_e4m3fn", "complex32", "complex64")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("factory", [*(f"of_{name}" for name in DTYPES), "quantized"])
 def test_numbers_of_each_dtype_are_compared(factory: str, models: Path) -> None:
     """Many operators lack uint16, float8 or complex32: drawing and comparing failed, and nothing was known."""
@@ -433,6 +439,7 @@ def test_numbers_of_each_dtype_are_compared(factory: str, models: Path) -> None:
     assert part.numbers.proof.inputs_tried > 1
 
 
+@pytest.mark.long
 def test_a_program_is_held_to_eager_with_gradients_where_it_answers_otherwise_without(models: Path) -> None:
     (part,) = scan_file(models, factory="masked").parts
     assert part.verdict == "passes", part.numbers
@@ -455,23 +462,27 @@ def test_the_number_that_a_program_has_fixed_is_named_where_a_buffer_differs(mod
     assert "asked" not in message
 
 
+@pytest.mark.long
 def test_a_mode_that_forward_changes_is_named(models: Path) -> None:
     (finding,) = scan_file(models, factory="flips").findings
     line = MODELS[: MODELS.index("self.training = not")].count("\n") + 1
     assert f"eager keeps state in training (models.py:{line})" in finding.exception.message
 
 
+@pytest.mark.long
 def test_a_number_that_is_not_why_a_program_differs_is_not_named(models: Path) -> None:
     (finding,) = scan_file(models, factory="listed").findings
     assert ": eager keeps state in found, and" in finding.exception.message
 
 
+@pytest.mark.long
 def test_what_the_model_catches_of_the_export_alone_is_named_where_numbers_differ(models: Path) -> None:
     (finding,) = scan_file(models, factory="caught").findings
     line = MODELS[: MODELS.index("return x * 2 if x.sum()")].count("\n") + 1
     assert f"at models.py:{line} the export raises what eager does not" in finding.exception.message
 
 
+@pytest.mark.long
 def test_what_the_model_catches_of_the_export_alone_is_told_of_a_program_that_agrees(models: Path) -> None:
     (part,) = scan_file(models, factory="rarely").parts
     assert part.verdict == "passes"
@@ -488,6 +499,7 @@ def test_what_eager_catches_too_is_not_told(models: Path) -> None:
     assert not list(numbers_notes("default", part.numbers))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", sorted(FORMS))
 def test_every_form_names_that_command(form: str, report: Report) -> None:
     assert "exportdoctor numbers " in render(report, form, Style(width=400))
@@ -502,6 +514,7 @@ def test_what_comes_next_is_that_command_and_no_script(report: Report, events: l
     assert list(finding_blocks(finding, report))
 
 
+@pytest.mark.long
 def test_numbers_are_those_of_the_program_and_not_of_its_trace(models: Path) -> None:
     report = scan_file(models, factory="scaled")
     said, line = report.findings[0].exception.message, MODELS[: MODELS.index("2 if torch.compiler.is_")].count("\n") + 1
@@ -516,6 +529,7 @@ def test_a_right_program_says_on_how_many_sets(models: Path) -> None:
     assert part.modules[0].stages == {"export": "pass", "numbers": "pass"}
 
 
+@pytest.mark.long
 def test_a_set_for_which_eager_does_not_repeat_itself_is_left_out_and_named(models: Path) -> None:
     report = scan_file(models, factory="marked")
     (part,) = report.parts
@@ -538,6 +552,7 @@ def test_a_buffer_that_forward_resizes_is_as_it_was_before_each_run(models: Path
     assert part.verdict == "fails"
 
 
+@pytest.mark.long
 def test_a_program_that_has_no_file_has_no_command_that_writes_it(models: Path) -> None:
     report = scan_file(models, factory="unwritable")
     (part,) = report.parts
@@ -546,6 +561,7 @@ def test_a_program_that_has_no_file_has_no_command_that_writes_it(models: Path) 
     assert not any(command.startswith("exportdoctor export") for command, _ in wording.next_commands(report))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("factory", "reason"),
     [
@@ -569,6 +585,7 @@ def without_values(tmp_path_factory: pytest.TempPathFactory) -> PartRecord:
     return part
 
 
+@pytest.mark.long
 def test_a_part_without_values_is_compared_on_its_small_model(without_values: PartRecord) -> None:
     assert without_values.verdict == "passes"
     assert "eager's numbers on a small model with random weights (max |Δ| " in wording.verdict(without_values, 0)
@@ -624,6 +641,7 @@ def test_inputs_of_the_users_that_the_program_refuses_are_told_with_the_guard_an
     assert f"exportdoctor domain {file}:build" in [command for command, _ in wording.next_commands(report)]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_inputs_of_other_sizes_are_not_dropped_unsaid_where_no_dynamic_shapes_are_given(tmp_path: Path) -> None:
     file = tmp_path / "bounded.py"

@@ -91,6 +91,7 @@ def test_a_probe_that_kills_every_worker_crashes_and_the_others_go_on(pool: Pool
     assert attempts(tmp_path).count("kills its worker") == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_cpu_time", [True, False])
 def test_what_waits_is_killed_at_its_time_out_and_called_a_hang(tmp_path: Path, *, by_cpu_time: bool) -> None:
     with pool_in(tmp_path, by_cpu_time=by_cpu_time) as pool:
@@ -121,6 +122,7 @@ def test_a_part_whose_forward_fails_or_kills_its_process_is_the_targets_error(po
     assert pool.submit(probe("first")).result(timeout=60).passed
 
 
+@pytest.mark.slow
 def test_an_early_attempt_is_reported_once_it_is_adopted_and_keeps_to_its_new_limits(pool: Pool) -> None:
     early = pool.attempt_early(Prepare(part="default"), probe("", timeout=600.0))
     assert early is not None

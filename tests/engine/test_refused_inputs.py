@@ -53,6 +53,7 @@ def build():
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("exporter", ["export", "export-strict"])
 def test_an_object_that_is_refused_is_told_once_where_it_comes_in(exporter: str, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ def build():
 '''
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_lifts_the_refusal_of_other_sizes_is_found_before_sizes_are_fixed(tmp_path: Path) -> None:
     (tmp_path / "framed.py").write_text(FRAMED)

@@ -66,6 +66,7 @@ def tried_on(path: Path) -> tuple[Finding, tuple[TriedRewrite, ...]]:
     return finding, tuple(try_rewrites(finding, target, ScanOptions()))  # in fresh processes, as `explain` does
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("later", [pytest.param(False, marks=pytest.mark.night), True])
 def test_a_rewrite_of_the_users_line_exports_and_computes_the_same(tmp_path: Path, later: bool) -> None:
     file = tmp_path / "gate.py"
@@ -84,6 +85,7 @@ def test_a_rewrite_of_the_users_line_exports_and_computes_the_same(tmp_path: Pat
         assert text.index("torch.where(x.sum") < text.index("Compute the value outside")
 
 
+@pytest.mark.long
 def test_a_rewrite_that_computes_otherwise_is_not_said_to_work(tmp_path: Path) -> None:
     file = tmp_path / "counter.py"
     file.write_text(HEAD + COUNTER)
@@ -118,6 +120,7 @@ def build():
 """
 
 
+@pytest.mark.long
 def test_a_rewrite_that_gets_past_its_line_or_is_never_reached_is_not_called_in_vain(tmp_path: Path) -> None:
     """Story: "Tried in vain: Compute both branches and select: exports"; the module alone exports without it, too."""
     file = tmp_path / "two_lines.py"
@@ -167,6 +170,7 @@ build = CHOSEN
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("factory", "added"), [("rooted", "y = x / (x.shape[0] ** 0.5)"), ("written", "y.detach().add_(1)")]
 )

@@ -58,6 +58,7 @@ def captured(pool: Pool) -> Captured:
     return reply
 
 
+@pytest.mark.long
 def test_an_early_attempt_is_told_once_and_after_its_part_was_captured(llama: str) -> None:
     events = events_of(llama)
     told = [event for event in events if isinstance(event, ev.PartCaptured | ev.ProbeStarted | ev.ProbeFinished)]
@@ -65,6 +66,7 @@ def test_an_early_attempt_is_told_once_and_after_its_part_was_captured(llama: st
     assert [event.status for event in events if isinstance(event, ev.ModuleJudged) and "" in event.fqns] == ["pass"]
 
 
+@pytest.mark.long
 def test_inputs_that_were_made_early_make_the_question_that_the_capture_finds(llama: str, tmp_path: Path) -> None:
     with opened_pool(llama, tmp_path) as pool:
         prepared, flight = begun(pool)
@@ -75,6 +77,7 @@ def test_inputs_that_were_made_early_make_the_question_that_the_capture_finds(ll
         assert answered.result(timeout=120).passed
 
 
+@pytest.mark.long
 def test_an_abandoned_attempt_leaves_room_for_the_same_probe(llama: str, tmp_path: Path) -> None:
     with opened_pool(llama, tmp_path) as pool:
         _, flight = begun(pool)
@@ -85,6 +88,7 @@ def test_an_abandoned_attempt_leaves_room_for_the_same_probe(llama: str, tmp_pat
     assert outcome.signal is None
 
 
+@pytest.mark.long
 def test_an_early_attempt_that_is_lost_with_its_worker_is_asked_again(llama: str, tmp_path: Path) -> None:
     with opened_pool(llama, tmp_path) as pool:
         _, flight = begun(pool)
@@ -140,6 +144,7 @@ def failing():
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("factory", "sizes"), [("passing", ["3"]), ("failing", ["3", "5"])])
 def test_a_forward_runs_at_other_sizes_where_its_part_fails(tmp_path: Path, factory: str, sizes: list[str]) -> None:
     counted = tmp_path / "sizes"
@@ -152,6 +157,7 @@ def test_a_forward_runs_at_other_sizes_where_its_part_fails(tmp_path: Path, fact
     assert bool(inner.calls[0].inputs[0].axes) == (factory == "failing")
 
 
+@pytest.mark.long
 def test_what_a_second_forward_tells_later_is_what_it_tells_at_once(llama: str, tmp_path: Path) -> None:
     with opened_pool(llama, tmp_path) as pool:
         alone = pool.capture_part(Capture(part="default", at_one_size=True))
@@ -164,6 +170,7 @@ def test_what_a_second_forward_tells_later_is_what_it_tells_at_once(llama: str, 
     assert (later.modules, later.groups, later.axes) == (at_once.modules, at_once.groups, at_once.axes)
 
 
+@pytest.mark.long
 def test_an_urgent_probe_goes_first_while_a_processor_is_left_to_the_others(llama: str, tmp_path: Path) -> None:
     with opened_pool(llama, tmp_path) as pool:
         found = captured(pool)
@@ -174,6 +181,7 @@ def test_an_urgent_probe_goes_first_while_a_processor_is_left_to_the_others(llam
     assert order.index(fqns[4]) == 2  # two were under way when it came
 
 
+@pytest.mark.long
 def test_a_parts_root_goes_before_what_is_urgent(llama: str, tmp_path: Path) -> None:
     with opened_pool(llama, tmp_path) as pool:
         found = captured(pool)

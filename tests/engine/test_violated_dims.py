@@ -102,6 +102,7 @@ def test_a_message_of_several_dimensions_is_split_by_their_lines() -> None:
     assert with_one_violation("something else", second) == "something else"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("factory", "found"),
@@ -126,6 +127,7 @@ def _is_at(word: str, finding: Finding) -> bool:
     return finding.module_class == word or (finding.guard is not None and f"{word}(" in finding.guard.source)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_no_try_leads_to_the_finding_on_which_it_was_tried(tmp_path: Path) -> None:
     path = tmp_path / "counted.py"

@@ -170,6 +170,7 @@ def test_every_shim_of_ours_can_be_carried_into_a_module_that_does_not_import_us
     assert undefined(tree) == set()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("provider", ["transformers.exporters", pytest.param("onnx-diagnostic", id="onnx_diagnostic")])
 def test_shims_of_other_libraries_are_carried_and_the_module_says_which_it_needs(provider: str) -> None:

@@ -253,6 +253,7 @@ def test_text_agrees_at_three_sizes_and_as_prefill_and_decode_generates_eagers_t
     assert {row.kind for row in result.numbers} >= {"called_again", "padding", "whole_numbers", "sizes"}
 
 
+@pytest.mark.long
 def test_an_output_that_only_a_shim_lets_torch_take_apart_is_compared_as_a_whole(tmp_path: Path) -> None:
     target = f"{ROOT / 'tests' / 'support' / 'tiny_models.py'}:llama"
     result = made(tmp_path, target, "default", to="pt2", shims=("register-cache-pytree",))
@@ -260,6 +261,7 @@ def test_an_output_that_only_a_shim_lets_torch_take_apart_is_compared_as_a_whole
     assert result.imports == ("transformers.cache_utils", "transformers.modeling_outputs")
 
 
+@pytest.mark.long
 def test_what_onnx_cannot_say_is_a_finding_with_its_node_and_the_smallest_submodule(tmp_path: Path) -> None:
     result = factory(tmp_path, "untranslatable", to="onnx")
     assert result.verdict == "fails"
@@ -304,6 +306,7 @@ def test_what_onnx_runtime_cannot_load_is_a_finding_too(tmp_path: Path) -> None:
     assert (trouble.module, trouble.alone) == ("layer", "layer")
 
 
+@pytest.mark.long
 def test_a_saved_program_refuses_the_sizes_that_the_program_refuses_and_an_onnx_file_is_told_not_to(
     tmp_path: Path,
 ) -> None:
@@ -356,6 +359,7 @@ def test_bfloat16_goes_in_and_out_without_numpy(tmp_path: Path) -> None:
         assert torch.equal(found, given)
 
 
+@pytest.mark.long
 def test_where_float16_leaves_its_range_is_told(tmp_path: Path) -> None:
     result = factory(tmp_path, "overflowing", to="onnx", dtype="float16")
     assert result.precision is not None
@@ -399,6 +403,7 @@ def test_what_a_call_leaves_behind_is_compared(tmp_path: Path, name: str, words:
     assert any(words in row.trouble for row in result.numbers)
 
 
+@pytest.mark.long
 def test_a_full_disk_leaves_no_file_and_one_line(tmp_path: Path) -> None:
     target = f"{FACTORIES}:plain"
     done = command(target, "--to", "pt2", "--shims", "none", "-o", "out/plain.pt2", "-q", folder=tmp_path, limit=4096)
@@ -436,6 +441,7 @@ def build():
 '''
 
 
+@pytest.mark.long
 def test_a_file_that_agrees_is_kept_where_trying_sizes_ends_the_process(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(ENDS_LATER)
     done = command("model.py:build", "--to", "pt2", "--shims", "none", "--quiet", folder=tmp_path)
@@ -449,6 +455,7 @@ def test_a_file_that_agrees_is_kept_where_trying_sizes_ends_the_process(tmp_path
     assert "trying sizes" in note
 
 
+@pytest.mark.long
 def test_a_file_that_agrees_is_kept_where_trying_sizes_hangs(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(
         ENDS_LATER.replace("os.kill(os.getpid(), signal.SIGKILL)", "time.sleep(1000)").replace("signal", "time")
@@ -479,6 +486,7 @@ def build():
 '''
 
 
+@pytest.mark.long
 def test_a_target_that_hangs_on_other_inputs_is_stopped(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(HANGS_AT_OTHER_SIZES)
     options = ("--to", "pt2", "--shims", "none", "--build-timeout", "40", "--quiet")

@@ -145,6 +145,7 @@ def test_what_is_here_makes_no_lane_of_its_own() -> None:
     assert lane_specs({"torch_": [torch], "transformers_": [], "with_": []}) == [LaneSpec()]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_asked_is_refused_before_any_lane_is_made(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path / "empty") as folder:
         target = TargetRef(ref="m.py:build", parts=(), options=BuildOptions())

@@ -57,6 +57,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_release_that_mends_is_found_around_one_that_cannot_be_imported(
     folder: Path, capsys: pytest.CaptureFixture[str]
@@ -118,6 +119,7 @@ def test_where_no_function_of_the_package_is_on_the_stack_what_the_message_names
     assert "Nor does the message or the script name anything of it that changed" in changes_title(())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_packages_that_fail_only_together_are_told_as_such(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     release(folder, "1.0", 9)
@@ -143,6 +145,7 @@ def test_packages_that_fail_only_together_are_told_as_such(folder: Path, capsys:
     assert "the environment that fails: unknown" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -47,6 +47,7 @@ def run(environment: dict[str, str], *words: str) -> tuple[int, list[dict[str, A
     return process.returncode, json.loads(out)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_lane_holds_what_differs_and_is_made_once(offline: dict[str, str], tmp_path: Path) -> None:
     code, [made] = run(offline, "make", "--with", "oddity=1.0.1")
@@ -61,6 +62,7 @@ def test_a_lane_holds_what_differs_and_is_made_once(offline: dict[str, str], tmp
     assert not folder.exists()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_version_that_does_not_exist_is_a_state_with_near_versions(offline: dict[str, str]) -> None:
     code, [lane] = run(offline, "make", "--with", "oddity=1.0.3")
@@ -74,6 +76,7 @@ def test_a_version_that_does_not_exist_is_a_state_with_near_versions(offline: di
     assert len(run(offline, "prune")[1]) == 2
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_pips_conflict_names_what_excludes_what(offline: dict[str, str], tmp_path: Path) -> None:
     """A torch is an environment of its own. Constraints of pip's own settings hold there, too."""
@@ -101,6 +104,7 @@ def test_uvs_refusal_of_a_version_names_the_near_ones_too(offline: dict[str, str
     assert lane["lane"]["reason"] == "there is no wheel of oddity 1.0.3 for this Python. The nearest is 1.0.2"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_full_disk_is_told_and_tried_again(offline: dict[str, str], tmp_path: Path) -> None:
     uv = tmp_path / "uv"
@@ -112,6 +116,7 @@ def test_a_full_disk_is_told_and_tried_again(offline: dict[str, str], tmp_path: 
     assert run(offline, "make", "--with", "oddity=1.0.1")[0] == 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_commands_make_one_lane(offline: dict[str, str]) -> None:
     both = [start(offline, "make", "--with", "oddity=1.0.2", "--json") for _ in range(2)]
@@ -120,6 +125,7 @@ def test_two_commands_make_one_lane(offline: dict[str, str]) -> None:
     assert [lane["state"] for lane in said[0]] == ["ready"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_interrupted_install_leaves_nothing(offline: dict[str, str], tmp_path: Path) -> None:
     uv = tmp_path / "uv"

@@ -59,6 +59,7 @@ def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_finding_that_a_release_mends_is_told_kept_and_noted(
     run_folder: Path, capsys: pytest.CaptureFixture[str]
@@ -109,6 +110,7 @@ map_side_by_side(ask, ["50.25"] * 4, 2)
 """
 
 
+@pytest.mark.slow
 def test_lanes_side_by_side_answer_in_order_and_end_with_an_interruption() -> None:
     assert map_side_by_side(lambda number: number * 2, range(5), 3) == [0, 2, 4, 6, 8]
     process = subprocess.Popen(

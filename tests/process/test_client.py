@@ -74,6 +74,7 @@ def test_closing_frees_the_thread_that_waits_for_a_process_that_never_answers() 
     assert heard == [None]
 
 
+@pytest.mark.slow
 def test_closing_kills_what_the_process_has_started() -> None:
     code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n{ECHO}"
     with client_of(code) as client:
@@ -110,6 +111,7 @@ def test_a_client_of_a_forked_process_knows_how_it_ended() -> None:
     assert name_exit(client.wait()) == "SIGKILL"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("launcher", [Spawn(), Fork(None)], ids=["spawn", "fork"])
 def test_a_worker_outlives_the_thread_that_started_it(launcher: Spawn | Fork) -> None:
     """The kernel's parent of a process is a thread: a worker was killed where the one that had replaced it ended."""

@@ -61,6 +61,7 @@ def alive(file: Path) -> list[int]:
     return [one.pid for one in left]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["session", "without_variables", "daemon"])
 def test_nothing_that_a_target_starts_outlives_its_scan(how: str, tmp_path: Path) -> None:
@@ -71,6 +72,7 @@ def test_nothing_that_a_target_starts_outlives_its_scan(how: str, tmp_path: Path
     assert not alive(noted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["session", "daemon"])
 def test_nothing_outlives_a_worker_that_ends_by_itself(how: str, tmp_path: Path) -> None:
     noted, file = tmp_path / "pids", tmp_path / "target.py"
@@ -81,6 +83,7 @@ def test_nothing_outlives_a_worker_that_ends_by_itself(how: str, tmp_path: Path)
     assert not alive(noted)
 
 
+@pytest.mark.slow
 def test_nothing_outlives_a_script(tmp_path: Path) -> None:
     noted, script = tmp_path / "pids", tmp_path / "script.py"
     code = "import subprocess; one = subprocess.Popen(['sleep', '100'], start_new_session=True)\n"

@@ -89,6 +89,7 @@ def test_one_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.Mo
         find_interpreter(str(path))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_environment_that_cannot_be_diagnosed_is_refused_in_one_line(tmp_path: Path) -> None:
     write_model(tmp_path)
@@ -161,6 +162,7 @@ def test_the_projects_environment_is_the_nearest_up_to_the_projects_root(
     assert find_project_python() == ""
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_scan_runs_in_the_projects_environment_with_its_packages(tmp_path: Path) -> None:
     write_model(tmp_path)

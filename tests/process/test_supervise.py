@@ -42,6 +42,7 @@ def reason_for(code: str, limits: Limits) -> KillReason | None:
         return supervise(process, limits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [SLEEP, POLL], ids=["sleeping", "polling"])
 def test_what_waits_is_killed_when_it_was_idle_for_long_enough(code: str) -> None:
     began = time.monotonic()
@@ -58,6 +59,7 @@ def test_what_computes_is_killed_at_its_time_limit_and_is_no_hang(limits: Limits
     assert (reason.status, reason.signal) == (OutcomeStatus.TIMED_OUT, "time-out")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [ALLOCATE, in_a_child(ALLOCATE)], ids=["itself", "child"])
 def test_the_memory_of_children_counts(code: str) -> None:
     reason = reason_for(code, Limits(wall=60, idle=60, memory_mb=200))
@@ -83,6 +85,7 @@ def test_what_works_within_its_limits_is_left_alone(code: str) -> None:
     assert reason_for(code, Limits(wall=60, idle=1.5, memory_mb=1000)) is None
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_has_started_is_killed_with_it() -> None:
     with process_of(in_a_child(SLEEP)) as process:
         root = psutil.Process(process.pid)

@@ -55,6 +55,7 @@ def known(path: Path) -> dict[str, list[dict[str, str]]]:
     return failures
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_new_failure_is_red_with_its_line_and_one_that_is_gone_asks_for_the_ratchet(project: pytest.Pytester) -> None:
     gone = {"part": "default", "module": "", "signature": "0" * 12, "place": "Linear.forward (linear.py)"}

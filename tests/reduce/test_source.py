@@ -274,6 +274,7 @@ def test_a_tower_that_reads_an_unknown_number_becomes_the_one_line_that_does() -
     assert result.asked < 300
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_file_of_the_size_of_a_models_is_reduced_in_seconds() -> None:
     """Three thousand lines, of which two matter."""

@@ -119,6 +119,7 @@ def check_all_forms(report: Report) -> None:
     assert raw <= {f"<details><summary>{title}</summary>" for title in FOLDED} | {"</details>"}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(reports())

@@ -158,6 +158,7 @@ SAID = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_each_failure_has_a_step_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(MODEL)

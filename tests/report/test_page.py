@@ -139,6 +139,7 @@ async def open_page(tab: BrowserTab, file: Path, page: str, *, at: str = "") -> 
     raise AssertionError("the page does not load")
 
 
+@pytest.mark.long
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
 async def test_a_page_in_a_browser(tmp_path: Path) -> None:

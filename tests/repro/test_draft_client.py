@@ -44,6 +44,7 @@ def error_of(path: Path, *, function: str, part: str = "default") -> Exportdocto
     return caught.value
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_target_that_does_not_build_is_at_fault_and_its_stack_is_kept(tmp_path: Path) -> None:
     error = error_of(tmp_path, function="fails")
@@ -53,6 +54,7 @@ def test_a_target_that_does_not_build_is_at_fault_and_its_stack_is_kept(tmp_path
     assert any("in fails" in line for line in error.stack)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_failure_that_is_gone_is_a_usage_error(tmp_path: Path) -> None:
     error = error_of(tmp_path, function="exports")
@@ -60,6 +62,7 @@ def test_a_failure_that_is_gone_is_a_usage_error(tmp_path: Path) -> None:
     assert error.hint == "Scan again"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_failure_that_only_the_small_model_showed_is_asked_of_it_again() -> None:
     request = DraftRequest(target=TargetRef(ref="Qwen2.5-VL-3B"), probe=Probe(part=f"vision{SMALL_MODEL}", fqn=VISION))

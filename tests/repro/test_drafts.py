@@ -272,6 +272,7 @@ def source_drafts(folder: Path, source: str, **given: Any) -> dict[str, tuple[st
         return {draft.what: (draft.source, judge(draft.source)) for draft in drafts}
 
 
+@pytest.mark.long
 def test_dynamic_sizes_of_keywords_are_by_name_where_a_script_spells_them_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,6 +288,7 @@ def test_dynamic_sizes_of_keywords_are_by_name_where_a_script_spells_them_out(
     assert verdict is Verdict.YES, source
 
 
+@pytest.mark.long
 def test_code_whose_result_was_kept_in_a_cache_can_run_in_a_script(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,6 +335,7 @@ class Model(torch.nn.Module):
 """
 
 
+@pytest.mark.long
 def test_keywords_that_a_decorator_takes_and_what_ran_at_import_do_not_break_a_script(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -405,6 +408,7 @@ torch.export.export(M(), (torch.ones(3),), strict=True)
 """
 
 
+@pytest.mark.long
 def test_a_candidate_of_strict_mode_knows_what_asked_for_a_number_and_what_made_it(runner: CandidateRunner) -> None:
     wanted = judge_of(runner, STRICT, exporter="export-strict").wanted
     assert (wanted.asked_by, wanted.born_by) == ("scaled_dot_product_attention", ("nonzero",))

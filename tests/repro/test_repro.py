@@ -423,6 +423,7 @@ def reducer_of(bench: CandidateRunner, source: str, *, questions: int) -> Reduce
     return Reducer(judge, clock, lambda text: None)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_script_whose_time_was_over_keeps_no_statement_that_nothing_reads(bench: CandidateRunner) -> None:
     """What only dropped statements needed was left in a script whose reduction was cut off: 30 lines instead of 10."""
@@ -484,6 +485,7 @@ def minimum_of(path: Path) -> str:
     return str(ast.literal_eval(found))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["unregistered_pytree_out"])
 def test_a_whole_network_is_reduced_to_about_the_length_of_a_minimum_by_hand(name: str, bench: CandidateRunner) -> None:

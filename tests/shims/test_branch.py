@@ -242,6 +242,7 @@ def call_of(make: Callable[[], nn.Module]) -> ExportCall:
     return ExportCall(module=make().eval(), args=(torch.randn(3, 4),), dynamic_shapes=({0: Dim.DYNAMIC},))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [Early, Several, Named, Calling, Telling, Numbered])
 def test_the_program_answers_as_eager_on_both_sides_of_each_branch(make: Callable[[], nn.Module]) -> None:
     call = call_of(make)
@@ -498,6 +499,7 @@ ATTACKS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", ATTACKS)
 def test_a_choice_that_something_else_sees_is_refused_or_right(make: Callable[[], nn.Module]) -> None:
     call, eager = call_of(make), copy.deepcopy(call_of(make).module)
@@ -571,6 +573,7 @@ def test_a_branch_that_no_eager_run_reached_is_not_merged_where_an_arm_may_refus
     assert choices.refused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [Early, Several, Named, Calling, Telling, Numbered])
 def test_arms_that_can_always_be_computed_need_no_cond(make: Callable[[], nn.Module]) -> None:
     call = call_of(make)

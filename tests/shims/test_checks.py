@@ -96,6 +96,7 @@ class Checked(Wide):
         return super().forward(x)
 
 
+@pytest.mark.slow
 def test_the_check_of_a_method_that_calls_its_base_class_is_asserted() -> None:
     program = _program(Checked())
     assert torch.equal(program(ROWS), ROWS.sum(1))
@@ -123,6 +124,7 @@ class Compares(torch.nn.Module):
         return x + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sign", ["==", "<", "<="])
 @pytest.mark.parametrize("other", [0, 1, 0.25, 0.5, 2.0, -1.25])
 def test_a_number_is_compared_as_in_eager_or_not_at_all(sign: str, other: float) -> None:
@@ -210,6 +212,7 @@ class Sides(torch.nn.Module):
         return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["sum", "bits", "kind"])
 def test_what_is_more_than_a_truth_is_left_as_it_is(way: str) -> None:
     with pytest.raises(Exception, match="data-dependent"):
@@ -219,6 +222,7 @@ def test_what_is_more_than_a_truth_is_left_as_it_is(way: str) -> None:
 _WAYS = sorted(name.removeprefix("_") for name in vars(Ways) if name.startswith("_") and name != "__init__")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(
@@ -254,6 +258,7 @@ class Guarded(torch.nn.Module):
         return x + places.sum()
 
 
+@pytest.mark.slow
 def test_a_right_side_that_may_refuse_values_is_not_computed_unasked() -> None:
     call = ExportCall(module=Guarded(), args=(ROWS, torch.tensor([0, 1])))
     Guarded()(ROWS, torch.tensor([7]))
@@ -273,6 +278,7 @@ class Mixture(torch.nn.Module):
         return torch.distributions.MixtureSameFamily(which, each).log_prob(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", range(3))
 def test_what_distributions_refuse_the_program_refuses(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)  # dynamo turns it off for good

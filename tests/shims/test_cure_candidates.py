@@ -48,6 +48,7 @@ def test_every_shim_of_ours_has_a_case() -> None:
     assert SHIMS.keys() == CASES.keys()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_without_the_shim_it_fails_as_expected(name: str) -> None:
@@ -92,6 +93,7 @@ def test_everything_is_restored_also_when_the_body_raises(name: str) -> None:
     assert changed_places(before, snapshot(call)) == set()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name for name in CASES if not name.startswith("register-") and name not in NO_PROGRAM]

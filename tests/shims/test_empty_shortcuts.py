@@ -57,6 +57,7 @@ def inputs_of(found: list[int]) -> tuple[Tensor, Tensor]:
     return torch.arange(8.0).reshape(4, 2) + 1, mask
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("condition", "body"), itertools.product(CONDITIONS, BODIES))
 @pytest.mark.parametrize("known", [([0, 2],), ([0, 2], [])], ids=["something", "nothing too"])
 def test_the_program_agrees_or_refuses(condition: str, body: str, known: Any, tmp_path: Any) -> None:
@@ -82,6 +83,7 @@ def test_the_program_agrees_or_refuses(condition: str, body: str, known: Any, tm
         torch.testing.assert_close(answer, module(x, mask), equal_nan=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_what_asks_whether_anything_is_found_is_settled(condition: str, tmp_path: Any) -> None:
     module = module_of(condition, BODIES[0], tmp_path)

@@ -36,6 +36,7 @@ class Windows(nn.Module):
         return torch.stack([x.sum(0), *sums])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "step"), [(0, 0), (1, 0), (2, 0), (3, 0), (4, -1), (5, -2), (6, -4)])
 def test_a_program_with_counted_loops_is_eagers_or_refuses(seed: int, step: int) -> None:
     draw = random.Random(seed)

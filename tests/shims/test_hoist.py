@@ -205,6 +205,7 @@ def call_of(module: nn.Module, inputs: list[Any], shapes: Any) -> ExportCall:
     return ExportCall(module=module.eval(), args=inputs[0], dynamic_shapes=shapes, more_inputs=more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "inputs", "shapes", "shim"),
     [
@@ -432,6 +433,7 @@ def test_a_truth_value_is_asserted_by_the_program() -> None:
         program(*args, **kwargs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "inputs", "shim"),
     [

@@ -45,6 +45,7 @@ def call_of(module: nn.Module, inputs: list[Any]) -> ExportCall:
     return ExportCall(module=module.eval(), args=inputs[0], dynamic_shapes=({0: Dim.DYNAMIC}, None), more_inputs=more)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [Folded, Cut])
 def test_a_tensor_that_is_given_as_a_size_is_read_before_the_call(make: Callable[[], nn.Module]) -> None:

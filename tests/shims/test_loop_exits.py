@@ -84,6 +84,7 @@ def inputs() -> list[Tensor]:
     return [*drawn, *(sign * one.abs() for one in drawn for sign in (-1, 1)), torch.zeros(3, 4)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [Newton, Confident, Skipping, TwoLoops])
 def test_the_program_answers_as_eager_wherever_the_loop_is_left(make: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)

@@ -16,6 +16,7 @@ from strict_state import HARMLESS, QUESTIONS, REFUSED, Asking, Counter, Third
 ROWS = torch.arange(3.0) + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", REFUSED, ids=lambda build: build.__name__)
 def test_strict_refuses_state_and_assertions_that_somebody_catches(build: Callable[[], nn.Module]) -> None:
     call = ExportCall(module=build(), args=(ROWS,))

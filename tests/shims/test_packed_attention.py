@@ -208,6 +208,7 @@ def _own_call(function: Any) -> ExportCall:
     return ExportCall(module=Own(function).eval(), args=args, dynamic_shapes=(_FREE, _FREE))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("function", [copied, in_place, fused])
 def test_an_attention_function_of_the_user_that_does_the_same_for_any_number_of_rows_is_kept(function: Any) -> None:

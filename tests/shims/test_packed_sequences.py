@@ -68,6 +68,7 @@ def check(program: Any, module: nn.Module, *given: Tensor) -> None:
         torch.testing.assert_close(program(*given), module(*given), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @settings(max_examples=3, deadline=None)
 @given(data=st.data())
@@ -116,6 +117,7 @@ def test_lengths_may_be_lists_and_sizes_fixed() -> None:
         check(program, module, torch.randn(2, 7, 3), torch.tensor(lengths))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_lengths_that_eager_refuses_are_refused() -> None:
     for sorts, refused in ((True, ([2, 0], [6, 2], [2, 3], [3])), (False, ([2, -1], [1, 6]))):
@@ -132,6 +134,7 @@ def test_code_that_reads_the_fields_of_a_packed_sequence_is_not_cured() -> None:
         program_of(Reading(), torch.randn(2, 5, 3), torch.tensor([5, 2]))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_it_is_for_modules_that_pack_and_leaves_nothing_behind() -> None:
     shim = find("packed-as-padded")

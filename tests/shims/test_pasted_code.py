@@ -39,6 +39,7 @@ def given_to(shim: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("shim", CASES)
 def test_the_code_for_each_shim_runs(shim: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,6 +56,7 @@ def test_the_code_for_a_frozen_axis_runs() -> None:
     assert torch.equal(scope["outputs"], scope["model"](**scope["inputs"]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("exporter", "shim"),
     [

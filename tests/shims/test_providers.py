@@ -41,6 +41,7 @@ def _enter(shim: Shim, call: ExportCall) -> None:
         assert isinstance(given, ExportCall)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_shims_that_fit_are_entered_alone_and_leave_nothing_behind(call: ExportCall) -> None:
     fitting = [shim for shim in FITTING if "flex" not in shim.id]  # compiles, which torch counts: asked by night
@@ -114,6 +115,7 @@ def test_patches_of_a_release_without_a_function_that_imports_paths_are_entered_
         assert given is call
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_attention_in_equal_chunks_needs_equal_segments(call: ExportCall) -> None:
     """The program that it makes refuses its own example, so an export alone is no cure."""
@@ -124,6 +126,7 @@ def test_attention_in_equal_chunks_needs_equal_segments(call: ExportCall) -> Non
         program.module()(*given.args, **copy.deepcopy(given.kwargs))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_preparer_of_transformers_serves_as_well_as_ours(call: ExportCall) -> None:
     shims = sh.order_shims([sh.find("hf.inputs.grid-thw-vision-inputs"), sh.find("block-diagonal-attention")])

@@ -45,6 +45,7 @@ def test_the_chain_cures_the_tiny_twin_and_the_numbers_agree_at_other_sizes(name
     assert difference_to_eager(part, chain) <= 1e-5  # of values about 4
 
 
+@pytest.mark.long
 def test_each_shim_of_the_chain_moves_the_failure_on() -> None:
     part = part_of("Qwen2.5-VL-3B-tiny", "full", image_size=(168, 168))
     said = []

@@ -138,6 +138,7 @@ class Later(nn.Module):
         return self.inner(x[:, self.first :] if self.first else x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [0, 1, 3])
 def test_only_sequences_shorter_than_the_condition_says_are_refused(first: int) -> None:
     shim = find("rnn-as-scan")
@@ -147,6 +148,7 @@ def test_only_sequences_shorter_than_the_condition_says_are_refused(first: int) 
     assert refused == ([first + 1] if first else [])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "module",

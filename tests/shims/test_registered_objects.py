@@ -139,6 +139,7 @@ def test_a_cache_that_is_changed_and_not_returned_is_refused() -> None:
             pass
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [7, *(pytest.param(length, marks=pytest.mark.night) for length in (4, 8, 12, 30))])
 def test_a_sliding_window_knows_where_it_is(length: int) -> None:

@@ -99,6 +99,7 @@ def outcome(function: Callable[..., Any], names: dict[str, Any]) -> Any:
     return found, given, box.count, box.rows
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
@@ -430,6 +431,7 @@ class Advantages(nn.Module):
         return torch.stack(steps, 1)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("module", [Mixer, Gated, Cell, Decoder, Returns, Advantages])
 def test_a_recurrence_exports_for_any_length_and_translates(module: type[nn.Module], tmp_path: Path) -> None:
@@ -450,6 +452,7 @@ class Between(nn.Module):
         return state
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("first", "last"), [(0, 0), (1, 0), (0, 3), (2, 1)])
 def test_only_loops_of_fewer_steps_than_the_condition_says_are_refused(first: int, last: int) -> None:
     shim = find("loops-as-scan")
@@ -460,6 +463,7 @@ def test_only_loops_of_fewer_steps_than_the_condition_says_are_refused(first: in
     assert all(length - first - last < fewest for length in refused)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_an_earlier_export_fixed_stays_dynamic_in_the_next() -> None:
     module = Between(0, 0).eval()
@@ -490,6 +494,7 @@ class Decorated(nn.Module):
         return state
 
 
+@pytest.mark.slow
 def test_a_function_inside_a_decorator_with_a_loop_is_rewritten() -> None:
     call = ExportCall(module=Decorated().eval(), args=(torch.randn(2, 5, 4),), dynamic_shapes=({1: Dim.DYNAMIC},))
     with apply_shims([find("loops-as-scan")], call) as changed:
@@ -513,6 +518,7 @@ class Counting(nn.Module):
         return state
 
 
+@pytest.mark.slow
 def test_a_loop_that_does_more_stays_as_it_is() -> None:
     call = ExportCall(module=Counting(), args=(torch.randn(2, 5, 4),), dynamic_shapes=({1: Dim.DYNAMIC},))
     with pytest.raises(NotApplicable, match="no function has a loop"), apply_shims([find("loops-as-scan")], call):
@@ -533,6 +539,7 @@ class Layered(nn.Module):
         return x + state[:, None]
 
 
+@pytest.mark.long
 def test_a_step_that_is_pure_in_one_module_alone_stays_as_it_is() -> None:
     def call(*layers: nn.Module) -> ExportCall:
         module = nn.Sequential(*map(Layered, layers)).eval()

@@ -109,6 +109,7 @@ def test_its_diff_is_a_unified_diff(shim: Shim) -> None:
     assert any(line.startswith(("+", "-")) and not line.startswith(("+++", "---")) for line in lines)
 
 
+@pytest.mark.slow
 def test_a_diff_says_where_nothing_that_is_replaced_is_installed() -> None:
     gone = Replacement(target="transformers.vision_utils:get_vision_nothing", by="nowhere:nothing")
     assert replace(OWN[0], id="gone", replaces=(gone,)).diff() == "--- nothing that gone replaces is installed here\n"

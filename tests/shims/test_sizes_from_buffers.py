@@ -94,6 +94,7 @@ def answer(run: Any, x: Tensor) -> Any:
         return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
 def test_a_program_computes_what_eager_does_at_other_lengths_and_batches(use: Any) -> None:
     module = Convolution(use)
@@ -109,6 +110,7 @@ MODULES = {
 }
 
 
+@pytest.mark.slow
 @given(st.sampled_from(sorted(MODULES)), st.integers(2, 5), st.integers(2, 400))
 @settings(max_examples=60, deadline=None)
 def test_a_program_answers_as_eager_or_refuses(shape: tuple[int, int], batch: int, length: int) -> None:
@@ -125,6 +127,7 @@ def rest(self: Any, x: Tensor) -> Tensor:
 LONG = {stride: Convolution(rest, stride + 3, stride) for stride in (2, 3, 7, 320)}
 
 
+@pytest.mark.slow
 @given(st.sampled_from(sorted(LONG)), st.integers(2**21, 2**27))
 @example(3, 2**24 + 2)
 @example(3, 2**26 - 1)
@@ -157,6 +160,7 @@ STEPS = st.sampled_from(
 EXACT = 2**22
 
 
+@pytest.mark.slow
 @given(NUMBERS, st.lists(st.tuples(STEPS, st.integers(-9, 9)), max_size=6))
 @settings(max_examples=400, deadline=None)
 def test_exact_arithmetic_of_whole_results_is_torchs(start: int, steps: list[tuple[str, int]]) -> None:
@@ -183,6 +187,7 @@ def test_exact_arithmetic_of_whole_results_is_torchs(start: int, steps: list[tup
     assert wide.item() == ratio.top
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ceil", "floor", "trunc"])
 @given(a=st.integers(0, 2**24 - 1), b=st.integers(1, 2**12))
 @example(a=2**24 - 1, b=3)

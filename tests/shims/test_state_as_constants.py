@@ -71,6 +71,7 @@ def program_of(module: nn.Module) -> Any:
         return export_program(call)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", READS, ids=lambda read: read.__name__)
 def test_a_program_computes_what_eager_does_and_keeps_its_state(read: Any) -> None:
     module = Stateful(read)

@@ -74,6 +74,7 @@ def test_the_one_that_is_used_already_does_not_apply() -> None:
         pass
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_another_implementation_exports_with_the_numbers_of_the_models_own() -> None:
     module = mixture()

@@ -118,6 +118,7 @@ def test_a_pattern_that_could_never_match_is_refused_in_one_line(tmp_path: Path,
     assert re.search(says, caught.value.line()), caught.value.line()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("enter", "says"),
@@ -145,6 +146,7 @@ def test_a_well_behaved_shim_is_not_accused() -> None:
         assert sh.export_program(changed) is not None
 
 
+@pytest.mark.slow
 def test_shims_are_left_in_reverse_when_a_later_one_cannot_be_entered() -> None:
     left: list[str] = []
 

@@ -248,6 +248,7 @@ def test_an_answer_from_before_a_change_is_not_told(name: str, home: Path, monke
     assert answers[0] != answers[1], "nothing was changed"
 
 
+@pytest.mark.long
 def test_what_has_not_changed_is_told_again(home: Path) -> None:
     """Also where it was read in many ways."""
     file = home / "target.py"
@@ -263,6 +264,7 @@ def test_what_has_not_changed_is_told_again(home: Path) -> None:
     assert again[1:] == (told, 2), "the export, and the run of its program beside eager"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "why"),
@@ -283,6 +285,7 @@ def test_what_cannot_be_compared_is_not_told_again_and_the_reason_is(code: str, 
     assert scan(file, "build")[2] == 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_seeded_draw_and_a_clock_that_is_only_named_are_told_again(home: Path) -> None:
     file = home / "target.py"
@@ -294,6 +297,7 @@ def test_a_seeded_draw_and_a_clock_that_is_only_named_are_told_again(home: Path)
     assert scan(file, "build")[2] == 2
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_factory_that_exports_is_answered_from_the_cache(home: Path) -> None:
     file = home / "target.py"

@@ -52,6 +52,7 @@ def _asked(out: Path) -> int:
     return sum(len(log.read_text().splitlines()) for log in out.glob("runs/*/asked.log"))
 
 
+@pytest.mark.long
 def test_each_target_has_its_verdict_and_none_is_asked_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,6 +78,7 @@ def test_each_target_has_its_verdict_and_none_is_asked_twice(
     assert (again.difference.cells, again.difference.same) == ((), 6)
 
 
+@pytest.mark.long
 def test_rows_of_an_earlier_atlas_are_kept_and_their_targets_not_asked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -162,6 +164,7 @@ def test_one_of_three_nodes_killed_in_the_middle_loses_nothing_and_doubles_nothi
     assert sorted(asked.values()) == [1] * 8 + [2]
 
 
+@pytest.mark.long
 def test_ctrl_c_keeps_what_is_known_and_ends_all_processes(tmp_path: Path) -> None:
     out = tmp_path / "sweep"
     process = _start([*_words(out, "passes", "hangs"), "--jobs", "1"])
@@ -195,6 +198,7 @@ def test_a_target_whose_node_is_lost_twice_is_told_and_not_asked_again(tmp_path:
     assert not answer.is_final
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("few", "asked"), [("passes", ["passes"]), ("refuses", ["refuses", "passes"])])
 def test_a_model_that_does_not_run_with_few_layers_is_asked_whole(few: str, asked: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "one"
@@ -213,6 +217,7 @@ def test_few_layers_without_model_types_are_refused(capsys: pytest.CaptureFixtur
     assert "--few-layers is about model types" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense://x", "127.0.0.1:notaport"])
 def test_an_unreachable_scheduler_is_one_line(address: str, tmp_path: Path) -> None:
     process = _start([*_words(tmp_path / "sweep", "passes"), "--scheduler", address])

@@ -22,6 +22,7 @@ _FACTORY = Path(__file__).parents[1] / "support" / "sweep_factories.py"
 _ASKED = {"static": ("--static",), "dynamic": (), "strict": ("--exporter", "export-strict")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("names", [("static",), pytest.param(("dynamic", "strict"), marks=pytest.mark.night)])
 def test_scans_of_a_held_target_say_what_they_say_alone(
     names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -83,6 +83,7 @@ def test_a_type_has_the_first_kind_of_its_tables() -> None:
     assert kinds_of_types(tables) == {"a": "text", "b": "multimodal", "c": "vision", "d": "other"}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_model_types_have_few_layers_where_they_can(tmp_path: Path) -> None:
     """And the widths of their own configuration."""

@@ -76,6 +76,7 @@ def agree(call: Callable[[], object]) -> None:
         assert Path(last.tb_frame.f_code.co_filename) == Path(device_asserts.__file__), f"the kernel raised {found!r}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BY_INDEX)
 @settings(deadline=None)
 @given(rows=st.integers(1, 3), columns=st.integers(1, 3), index=st.lists(st.integers(-4, 3), min_size=1, max_size=3))
@@ -85,6 +86,7 @@ def test_an_index_is_refused_where_the_cpu_refuses_it(name: str, rows: int, colu
     agree(lambda: BY_INDEX[name](torch.ones(rows, columns), torch.tensor(index)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BY_VALUE)
 @settings(deadline=None)
 @given(values=st.lists(st.sampled_from([-1.0, 0.0, 0.25, 1.0, 2.0, float("nan")]), min_size=4, max_size=4))

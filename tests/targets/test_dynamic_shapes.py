@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,6 +28,7 @@ class Sum(nn.Module):
         return rows + sum(leaf.sum() for leaf in tree_leaves(options) if isinstance(leaf, torch.Tensor))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(VALUES)
 def test_an_argument_without_named_axes_is_declared_fixed_whatever_it_contains(options: Any) -> None:

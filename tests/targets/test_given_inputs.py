@@ -278,6 +278,7 @@ def test_parts_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"part": "video", "scanned": False} in json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_of_a_decode_part_the_inputs_come_with_what_a_scan_of_them_finds(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]

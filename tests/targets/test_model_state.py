@@ -63,6 +63,7 @@ def _tensors(output: Any) -> list[torch.Tensor]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_program_takes_and_returns_the_state_of_a_model(name: str, tmp_path: Path) -> None:

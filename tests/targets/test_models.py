@@ -126,6 +126,7 @@ def test_a_672x672_image_calls_837_modules_of_the_full_3b() -> None:
     assert part.kwargs["image_grid_thw"].tolist() == [[1, 48, 48]]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PARTS)
 def test_each_part_runs_at_two_sizes_that_differ_in_its_dynamic_axes_alone(
@@ -172,6 +173,7 @@ def test_the_text_part_exports_with_fake_weights_and_with_real_ones(tiny: BuiltT
     assert len(export(tiny.part("text")).graph.nodes) == len(export(tiny_fake.part("text")).graph.nodes)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_decode_part_exports_and_gives_eagers_numbers_at_another_size(tiny: BuiltTarget) -> None:
     part = tiny.part("decode")
@@ -185,6 +187,7 @@ def test_the_decode_part_exports_and_gives_eagers_numbers_at_another_size(tiny: 
     assert all(torch.allclose(left, right, atol=1e-5) for left, right in pairs)
 
 
+@pytest.mark.slow
 def test_the_vision_part_fails_where_it_is_known_to_fail(tiny_fake: BuiltTarget) -> None:
     with pytest.raises(GuardOnDataDependentSymNode, match="specialized integer"):
         export(tiny_fake.part("vision"))
@@ -261,6 +264,7 @@ PARTS_BY_NIGHT = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "part", "prefix"),
     [
@@ -294,6 +298,7 @@ def test_every_class_that_cannot_be_built_is_named(tmp_path: Path) -> None:
     assert told.value.stack
 
 
+@pytest.mark.slow
 def test_random_weights_are_the_same_every_time() -> None:
     first, second = (built(TINY).model.state_dict() for _ in range(2))
     assert all(torch.equal(value, second[name]) for name, value in first.items())

@@ -41,6 +41,7 @@ class Link:
         self.calls = 0
 
 
+@pytest.mark.slow
 def test_a_long_chain_of_objects_is_walked_to_its_end() -> None:
     module, chain = nn.Linear(2, 2), (last := Link(None))
     for _ in range(5000):

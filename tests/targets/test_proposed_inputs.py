@@ -269,6 +269,7 @@ def test_a_table_that_names_a_class_that_is_not_there_is_no_fault_of_ours(monkey
     assert GPT2Model in find_model_classes(GPT2Config())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model_type", "told"),
     [

@@ -61,12 +61,14 @@ def test_the_state_of_cuda_is_told_without_its_driver() -> None:
     assert done.stdout.split() == ["False", "0", "False"], done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_where_the_threads_are_there_already_nothing_is_raised() -> None:
     done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_fork_computes_gradients_after_its_parent_did() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)

@@ -79,6 +79,7 @@ def test_symbols_and_guards_are_heard_of_while_torch_makes_them() -> None:
     assert guards
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["version", "--internals"]) == ExitCode.EXPORTS
@@ -106,6 +107,7 @@ def build():
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_scan_works_without_some_hooks_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "target.py").write_text(LACKING)

@@ -569,6 +569,7 @@ async def test_the_explanation_of_a_finding_shows_rewrites_as_diffs() -> None:
         await shows(pilot, "During export, tensors are fake", "-    longest = int(lengths.max())", "8 Why")
 
 
+@pytest.mark.slow
 async def test_the_frames_of_a_stack_keep_their_place() -> None:
     app = app_on(QWEN)
     async with app.run_test(size=(120, 36)) as pilot:
@@ -639,6 +640,7 @@ def test_a_long_word_is_broken_after_a_separator() -> None:
     assert max(map(cell_len, wide)) <= 30
 
 
+@pytest.mark.slow
 async def test_the_list_of_runs_is_filtered_and_a_run_deleted(tmp_path: Path) -> None:
     runs_of(("crash", "timeout"), tmp_path)
     recorded("qwen", tmp_path, share=0.5)

@@ -50,6 +50,7 @@ def holds(found: torch.Tensor, wanted: torch.Tensor) -> bool:
 OUTPUTS = (logits, boxes, causal, large_row)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     shape=st.lists(st.integers(1, 12), min_size=0, max_size=4),
@@ -74,6 +75,7 @@ def test_in_a_few_passes_as_much_is_allowed_as_in_all(
     assert torch.equal(computed, values.isfinite() & ~is_fill_value(values))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", OUTPUTS)
 @settings(max_examples=50, deadline=None)
 @given(data=st.data())

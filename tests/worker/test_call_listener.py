@@ -89,6 +89,7 @@ def test_another_profiler_is_left_alone() -> None:
         sys.setprofile(None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "reasons"),
     [

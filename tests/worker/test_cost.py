@@ -62,6 +62,7 @@ def test_time_that_guards_take_is_told_with_their_line(tmp_path: Path) -> None:
     assert {module.fqn: module.status for module in report.parts[0].modules}["head"] == "pass"
 
 
+@pytest.mark.long
 def test_memory_is_told_with_the_line_that_takes_it(tmp_path: Path) -> None:
     file = tmp_path / "memory.py"
     file.write_text(f"{HEAD}{MEMORY}{TAIL}")

@@ -65,6 +65,7 @@ def source_of(result: DomainResult, inputs: str) -> str:
     return result.domain.conditions[trial.condition].source
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_rows_in_pairs_are_multiples_of_two_by_the_line_of_the_view() -> None:
     result = domain_of("pairs")
@@ -281,6 +282,7 @@ class Summed(torch.nn.Module):
         return x.cumsum(0) * x.shape[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("least", "most"), [(2, 100), (4, 1000), (None, 87), (5, None), (None, 129), (None, 5000)])
 def test_a_declared_end_is_no_operations(least: int | None, most: int | None) -> None:
     bounds = {name: size for name, size in (("min", least), ("max", most)) if size is not None}
@@ -361,6 +363,7 @@ class Heads(torch.nn.Module):
         return x.reshape(x.shape[0] // 768, 768, 1).sum(1)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_step_that_is_larger_than_what_is_looked_at_has_no_end() -> None:
     """`multiples of 768 from 1536 to 3840` was said, and larger ones pass."""

@@ -67,6 +67,7 @@ def relations(draw: st.DrawFn) -> tuple[list[int], Ties]:
     return sizes, found
 
 
+@pytest.mark.long
 @given(relations())
 @settings(max_examples=150, deadline=None)
 def test_of_sizes_that_must_change_together_one_leads_and_the_others_follow_at_every_size(
@@ -222,6 +223,7 @@ def _search(seed: int) -> bool:
     return made is not None
 
 
+@pytest.mark.long
 def test_nothing_false_is_said_of_programs_that_are_drawn() -> None:
     assert sum(_search(seed) for seed in range(14)) >= 4
 

@@ -12,6 +12,7 @@ from exportdoctor.worker.read_log import ReadLog
 DRAWS = "import random\nNUMBER = random.random()\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("installed", "own", "counts"),
     [

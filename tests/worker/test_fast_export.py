@@ -110,6 +110,7 @@ def part_of(given: Given) -> BuiltPart:
     return BuiltPart(name="default", title="", prefix="", module=module, args=args, kwargs={}, dynamic_shapes=shapes)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("given", [attention, chosen, segments, static_segments])
 def test_a_program_made_thriftily_has_the_same_graph_and_code(given: Callable[[], Given]) -> None:
@@ -179,6 +180,7 @@ def test_code_is_compiled_less_often_and_none_is_left_when_the_program_is_finish
     assert not any(graph._needs_recompile() for graph in graphs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "in_doubt"),
     [
@@ -194,6 +196,7 @@ def test_an_answer_that_a_saving_may_have_changed_is_none(given: Callable[[], Gi
     assert (attempt_fast(capture_root_only(part_of(given())), probe) is None) is in_doubt
 
 
+@pytest.mark.slow
 def test_what_will_probably_pass_is_asked_with_all_checks_and_once() -> None:
     probe = Probe(part="default", fqn="", to="compare")
     outcome = attempt_fast(capture_root_only(part_of(chosen())), probe)
@@ -241,6 +244,7 @@ def failing():
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(("factory", "status"), [("passing", "passed"), ("failing", "failed")])
 def test_what_is_in_doubt_is_attempted_again_in_a_fresh_process(tmp_path: Path, factory: str, status: str) -> None:
@@ -293,6 +297,7 @@ def build():
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_plain_layers_share_a_process_and_one_that_fails_is_asked_again_in_its_own(tmp_path: Path) -> None:
     (tmp_path / "target.py").write_text(LAYERS)
@@ -310,6 +315,7 @@ def test_plain_layers_share_a_process_and_one_that_fails_is_asked_again_in_its_o
     assert outcomes["loss"].status == "failed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "noted"),
     [(attention, True), (lambda: (*attention()[:2], None), False), (chosen, False), (segments, True)],
@@ -335,6 +341,7 @@ class Counted(nn.Module):
         return (x[x > 0] * 2).sum()
 
 
+@pytest.mark.slow
 def test_a_program_that_is_made_again_is_compared_once() -> None:
     """Also the small model's proof of thirty input sets was made twice."""
     runs = []
@@ -357,6 +364,7 @@ class CountedRows(nn.Module):
         return x
 
 
+@pytest.mark.slow
 def test_where_eager_is_slow_all_input_sets_are_made_for_shims_that_export(monkeypatch: pytest.MonkeyPatch) -> None:
     """A vision encoder (Pixtral) took half a minute for each of its shims that do not apply."""
     runs = []

@@ -140,6 +140,7 @@ def test_an_object_that_hides_its_state_is_only_equal_to_itself() -> None:
     assert ask(first).full.startswith("~")
 
 
+@pytest.mark.slow
 def test_what_dynamo_notes_of_new_modules_is_no_mention_by_the_user() -> None:
     torch.export.export(nn.Linear(2, 2), (torch.ones(1, 2),), strict=True)
     model = nn.Sequential(Layer(), Layer())

@@ -77,6 +77,7 @@ def ground_of_part(ref: str, name: str, **options: Any) -> Ground:
         return ground_of(part.module, *part.args, **part.kwargs)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_dead_branch_and_an_unused_input_are_told_as_unproved(tmp_path: Path) -> None:
     path = tmp_path / "dead.py"
@@ -156,6 +157,7 @@ def test_an_output_that_is_nan_whatever_is_disturbed_shows_nothing() -> None:
     assert ground_of(Lost(), torch.randn(3, 4)).unseen == ("args[0]", "layer")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_shim_that_puts_every_patch_at_position_0_is_refused(tmp_path: Path) -> None:
     """With weights of spread 0.02 it differed by 1.3e-04 where 2.4e-04 was allowed."""
@@ -173,6 +175,7 @@ def test_a_shim_that_puts_every_patch_at_position_0_is_refused(tmp_path: Path) -
     assert not any(proof("zero-positions"))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["vision", "text"])
 def test_every_submodule_and_input_of_the_default_small_model_matters(part: str) -> None:

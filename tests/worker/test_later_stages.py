@@ -60,6 +60,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_an_operator_without_translation_is_blamed_on_its_submodule_and_line(model: Path) -> None:
     report = scan_file(model, to="onnx")
     status = {module.fqn: module.status for module in report.parts[0].modules}
@@ -71,6 +72,7 @@ def test_an_operator_without_translation_is_blamed_on_its_submodule_and_line(mod
     assert "linalg.eigvals" in (finding.source or "")
 
 
+@pytest.mark.long
 def test_a_program_that_does_not_decompose_fails_at_that_stage_in_its_submodule(model: Path) -> None:
     report = scan_file(model, factory="aliased", to="decomposed")
     status = {module.fqn: (module.status, module.stages) for module in report.parts[0].modules}
@@ -82,6 +84,7 @@ def test_a_program_that_does_not_decompose_fails_at_that_stage_in_its_submodule(
     assert "run_decompositions() fails" in why(finding)
 
 
+@pytest.mark.long
 def test_a_model_that_translates_is_loaded_run_and_compared(model: Path) -> None:
     report = scan_file(model, factory="plain", to="ort", exhaustive=True)
     stages = ("export", "translate", "load", "run", "numbers")
@@ -93,6 +96,7 @@ def test_a_model_that_translates_is_loaded_run_and_compared(model: Path) -> None
     }
 
 
+@pytest.mark.long
 def test_a_dynamic_number_among_the_inputs_is_given_to_onnx_runtime_as_a_tensor(tmp_path: Path) -> None:
     path = tmp_path / "repeat.py"
     path.write_text("""
@@ -112,6 +116,7 @@ def build():
     assert report.parts[0].modules[0].stages["numbers"] == "pass"
 
 
+@pytest.mark.long
 def test_a_dynamic_number_among_the_outputs_is_compared_as_the_tensor_that_onnx_makes_of_it(tmp_path: Path) -> None:
     path = tmp_path / "count.py"
     path.write_text("""
@@ -140,6 +145,7 @@ def test_a_provider_that_did_not_load_is_no_proof_on_its_device() -> None:
         refuse_other_provider("cuda", ("CPUExecutionProvider",))
 
 
+@pytest.mark.long
 def test_torchs_onnx_library_is_read_once_and_a_function_that_takes_anothers_place_is_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -55,6 +55,7 @@ def test_modules_that_differ_in_what_they_hold_are_never_equal(moment: str, tmp_
     assert [state for state, (one, other) in pairs.items() if one == other] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "seed",
     [

@@ -46,6 +46,7 @@ def make_file(fault: dict[str, Any], path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", [pytest.param(one, marks=pytest.mark.slow if one in OFTEN else pytest.mark.night) for one in FAULTS]
 )
@@ -69,6 +70,7 @@ def test_a_planted_fault_is_named_with_its_line(name: str, tmp_path: Path) -> No
     assert all(one.cause is None for one in result.stages if one is not stage)
 
 
+@pytest.mark.slow
 def test_a_file_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no model")
@@ -91,6 +93,7 @@ def build():
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_chance_and_complex_numbers_are_no_errors(tmp_path: Path) -> None:
     (tmp_path / "target.py").write_text(CHANCE)
@@ -166,6 +169,7 @@ def unwritten():
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_set_for_which_eager_does_not_repeat_itself_is_left_out_and_named(tmp_path: Path) -> None:
     (tmp_path / "target.py").write_text(COUNTED)
@@ -184,6 +188,7 @@ def test_where_eager_reads_memory_that_nobody_wrote_nothing_is_compared(tmp_path
         climb_quietly(f"{tmp_path / 'target.py'}:unwritten")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_counter_of_python_that_a_program_has_fixed_is_named_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "target.py").write_text(COUNTED)
@@ -206,6 +211,7 @@ def test_a_program_with_a_constant_that_has_no_values_is_no_stage(tmp_path: Path
     assert render_ladder(result, "text", Style()).rstrip().endswith("No stage could be made, so nothing was compared.")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_program_that_cannot_be_decomposed_is_a_stage_that_is_not_made(tmp_path: Path) -> None:
     (tmp_path / "target.py").write_text(COUNTED)
@@ -217,6 +223,7 @@ def test_a_program_that_cannot_be_decomposed_is_a_stage_that_is_not_made(tmp_pat
     ]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_memory_that_nobody_has_written_is_no_wrong_value(tmp_path: Path) -> None:
     (tmp_path / "target.py").write_text(COUNTED)

@@ -53,6 +53,7 @@ def call_hook() -> Any:
     return (7).detach()  # type: ignore[attr-defined]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_fault_in_a_hook_is_unknown_and_not_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hook that looks for the user's line of each guard runs while torch traces."""

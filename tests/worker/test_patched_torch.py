@@ -11,6 +11,7 @@ from scanning import scan_file
 TARGETS = Path(__file__).parents[1] / "support" / "polluting_targets.py"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "status"), [("memo", "pass"), ("hook", "fails_own"), ("scaled", "pass")])
 def test_no_attempt_sees_what_another_left_behind(name: str, status: str) -> None:

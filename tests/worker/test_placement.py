@@ -89,6 +89,7 @@ def test_fake_cuda_tensors_give_the_answers_of_the_cpu_for_a_real_model() -> Non
     assert told(cuda) == told(cpu)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_without_a_gpu_no_more_is_claimed_than_was_asked() -> None:
@@ -251,6 +252,7 @@ def test_each_attempt_draws_the_same_random_weights_whichever_module_it_asks() -
     assert all(map(is_fake, part.built.module.parameters())), "the worker itself holds none"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "below"), [("decode", ""), ("vision", ".merger"), ("text", ".layers.0.mlp")])
 def test_a_program_is_compared_with_eager_on_weights_and_inputs_drawn_in_the_attempt(name: str, below: str) -> None:

@@ -119,6 +119,7 @@ class Deep(torch.nn.Module):
         return hidden
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_through_many_layers_outputs_of_half_precision_are_held_to_rounding(dtype: torch.dtype) -> None:

@@ -119,6 +119,7 @@ def adds_int8_exactly() -> bool:
     return bool(re.search(r"\b(avx512_vnni|avx_vnni|amx_int8|asimddp|i8mm)\b", Path("/proc/cpuinfo").read_text()))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_outlier_is_found_kept_and_proved_and_the_quantisers_own_file_agrees() -> None:
     target = TargetRef(ref=f"{FIXTURE}:build")
