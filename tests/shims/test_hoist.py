@@ -242,6 +242,22 @@ def test_the_program_takes_what_is_hoisted_and_answers_as_eager(
         torch.testing.assert_close(program(*args, **kwargs), call.module(*row))
 
 
+@pytest.mark.parametrize(("make", "shim"), [(Padded, "hoist-numbers"), (Cropped, "hoist-numbers"), (Sized, "hoist")])
+def test_what_is_passed_in_may_have_other_sizes_where_the_call_says_nothing_of_sizes(
+    make: Callable[[], nn.Module], shim: str
+) -> None:
+    inputs = lengths((3, 4), (2, 3), (5, 3))
+    if make is Sized:
+        inputs = several(2, 2)
+        inputs[1][1].add_(1)
+    call = ExportCall(module=make().eval(), args=inputs[0])
+    with apply_shims([find(shim)], call) as changed:
+        program = export_program(changed).module()
+    for row in inputs:
+        args, kwargs = changed.convert((row, {}))
+        torch.testing.assert_close(program(*args, **kwargs), call.module(*row))
+
+
 def test_it_does_what_the_named_shims_do() -> None:
     for name in ("precompute-grid", "precompute-position-ids"):
         case = CASES[name]

@@ -131,16 +131,15 @@ def _without_dropped(before: Named, after: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shapes(call: ExportCall, kwargs: dict[str, Any], more: tuple[Inputs, ...]) -> dict[str, Any] | None:
-    """Those of the inputs that the call has, and dimensions of new inputs whose sizes differ between the input sets."""
-    from torch.export import Dim
-
+    """Those of the inputs that the call has, and all dimensions of new inputs: their sizes follow from values, which a call
+    without dynamic shapes does not fix either."""
     known = shapes_by_name(call)
     made = {
         name: _dynamic_dims(value, [other.get(name) for _, other in more])
         for name, value in kwargs.items()
         if name not in call.named
     }
-    if known is None and not any(Dim.DYNAMIC in (dims or {}).values() for dims in made.values()):
+    if known is None and not any(made.values()):
         return None
     return {name: made[name] if name in made else (known or {}).get(name) for name in kwargs}
 
