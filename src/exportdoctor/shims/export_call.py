@@ -131,8 +131,8 @@ def _without_dropped(before: Named, after: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shapes(call: ExportCall, kwargs: dict[str, Any], more: tuple[Inputs, ...]) -> dict[str, Any] | None:
-    """Those of the inputs that the call has, and all dimensions of new inputs: their sizes follow from values, which a call
-    without dynamic shapes does not fix either."""
+    """Those of the inputs that the call has, and all dimensions of new inputs: their sizes follow from values, which a
+    call without dynamic shapes does not fix either."""
     known = shapes_by_name(call)
     made = {
         name: _dynamic_dims(value, [other.get(name) for _, other in more])
