@@ -62,6 +62,45 @@ class Comprehended(Inline):
         return x + torch.cat(parts)[:, None]
 
 
+class Tables(Inline):
+    """Lists in lists, made and filled here, become tensors of the dtype of what the model computes."""
+
+    def forward(self, patches: Tensor, grid: Tensor) -> Tensor:
+        x = self.proj(patches)
+        lists: list[list[float]] = [[] for _ in range(2)]
+        for _, height, width in grid.tolist():
+            steps = torch.linspace(0, 1, height)
+            lists[0].extend(steps.repeat_interleave(width).tolist())
+            lists[1].extend(torch.linspace(0, 1, width).repeat(height).tolist())
+        weights = torch.tensor(lists, dtype=x.dtype, device=x.device)
+        return x * weights.T
+
+
+class Segments(Inline):
+    """A mask is filled by slices between the values of a tensor."""
+
+    def forward(self, patches: Tensor, grid: Tensor) -> Tensor:
+        x = self.proj(patches)
+        ends = torch.cat([torch.zeros(1, dtype=torch.int64), (grid[:, 1] * grid[:, 2]).cumsum(0)])
+        mask = torch.full((len(x), len(x)), float("-inf"), dtype=x.dtype)
+        for place in range(1, len(ends)):
+            mask[ends[place - 1] : ends[place], ends[place - 1] : ends[place]] = 0
+        return torch.softmax(x @ x.T + mask, -1) @ x
+
+
+class Padded(Inline):
+    """A number is read outside of the loop, too."""
+
+    def forward(self, patches: Tensor, grid: Tensor) -> Tensor:
+        x = self.proj(patches)
+        lengths = torch.tensor([2] * int(grid[:, 1].sum()), dtype=torch.int64)
+        lengths[0] = grid[0, 0]  # into what is an input of the program
+        mask = torch.zeros(len(lengths), 2)
+        for place, length in enumerate(lengths.tolist()):
+            mask[place, : min(length, place)] = 1
+        return x + mask.sum(0)
+
+
 class InTwoPlaces(Inline):
     """Two loops of one function, called for each of two layers."""
 
@@ -89,6 +128,9 @@ class InTwoPlaces(Inline):
         (Inline, "hoist:Inline.forward"),
         (InBranch, "hoist"),
         (Comprehended, "hoist"),
+        (Tables, "hoist"),
+        (Segments, "hoist"),
+        (Padded, "hoist"),
         (InTwoPlaces, "hoist"),
         (InTwoPlaces, "hoist:InTwoPlaces.mix"),
     ],
@@ -127,6 +169,35 @@ class Refused(Inline):
         parts = []
         for _, height, width in grid.tolist():
             self.seen.append(height)
+            parts.append(torch.arange(height * width) + len(self.seen))
+        return x + torch.cat(parts)[:, None]
+
+    def keeps_by_another_name(self, x: Tensor, grid: Tensor) -> Tensor:
+        parts, seen = [], self.seen
+        for _, height, width in grid.tolist():
+            seen.append(height)
+            parts.append(torch.arange(height * width) + len(seen))
+        return x + torch.cat(parts)[:, None]
+
+    def adds(self, x: Tensor, grid: Tensor) -> Tensor:
+        parts, seen = [], self.seen
+        for _, height, width in grid.tolist():
+            seen += [height]
+            parts.append(torch.arange(height * width) + len(seen))
+        return x + torch.cat(parts)[:, None]
+
+    def keeps_inside(self, x: Tensor, grid: Tensor) -> Tensor:
+        parts, rows = [], [self.seen]
+        for _, height, width in grid.tolist():
+            rows[0].append(height)
+            parts.append(torch.arange(height * width) + len(rows[0]))
+        return x + torch.cat(parts)[:, None]
+
+    def keeps_each(self, x: Tensor, grid: Tensor) -> Tensor:
+        parts = []
+        for _, height, width in grid.tolist():
+            for one in (self.seen,):
+                one.append(height)
             parts.append(torch.arange(height * width) + len(self.seen))
         return x + torch.cat(parts)[:, None]
 
@@ -186,10 +257,15 @@ class Refused(Inline):
         return found
 
 
-@pytest.mark.parametrize("which", ["keeps", "counts", "reads", "returns", "draws", "writes", "closes", "hands_over"])
+@pytest.mark.parametrize(
+    "which",
+    [
+        "keeps", "keeps_by_another_name", "adds", "keeps_inside", "keeps_each", "counts", "reads", "returns", "draws",
+        "writes", "closes", "hands_over",
+    ],
+)  # fmt: skip
 def test_a_loop_that_does_more_than_compute_from_whole_numbers_stays(which: str) -> None:
     inputs: Any = grids((4, 4), (4, 6))
     module = Refused(which).eval()
     with pytest.raises(NotApplicable):
         find_hoisted_calls(ExportCall(module=module, args=inputs[0], more_inputs=((inputs[1], {}),)), "")
-    assert module.seen == [0]

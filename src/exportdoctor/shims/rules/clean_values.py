@@ -127,6 +127,8 @@ class CleanValues:
         if (clean or name in _VALUE_FREE) and not self.reads and not self._is_by_chance(name):
             for leaf in _tensors(made):
                 self.mark(leaf)
+        if name in ("__getitem__", "__setitem__") and _has_bounds(args[1]):
+            return True
         return name in _SIZES or (name == "__getitem__" and any(one.dtype == torch.bool for one in tensors[1:]))
 
     def note_operator(self, name: str, given: Any, made: Any) -> None:
@@ -173,6 +175,14 @@ def _tensors(tree: Any) -> list[Any]:
     if tree is None or type(tree) in (int, float, bool, str):
         return []
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def _has_bounds(places: Any) -> bool:
+    """Whether a slice among these indices begins or ends at the value of a tensor."""
+    import torch
+
+    slices = (one for one in (places if isinstance(places, tuple) else (places,)) if isinstance(one, slice))
+    return any(isinstance(bound, torch.Tensor) for one in slices for bound in (one.start, one.stop, one.step))
 
 
 def _writes(name: str) -> bool:

@@ -25,6 +25,7 @@ from exportdoctor.shims.rules.more_inputs import Recorded, is_made_here, taking_
 from exportdoctor.shims.searches import search_once
 from exportdoctor.targets.eager import copy_inputs, restore_afterwards, same_values
 from exportdoctor.torch_internals.fake_tensors import is_fake
+from exportdoctor.torch_internals.trees import tree_map_only
 
 # --- the conversion function
 
@@ -66,13 +67,16 @@ def _call_directly(one: HoistedCall, named: Named) -> Any:
 
 def _run_up_to(module: Any, calls: Sequence[HoistedCall], named: Named) -> dict[int, Any]:
     """The results of the hoisted calls in a forward that ends with the last of them."""
+    import torch
+
     results: dict[int, Any] = {}
 
     def note(one: HoistedCall, compute: Callable[[], Any]) -> Any:
-        results[id(one)] = compute()
+        result = compute()
+        results[id(one)] = tree_map_only(torch.Tensor, torch.clone, result)  # what follows may write into it
         if len(results) == len(calls):
             raise Recorded
-        return results[id(one)]
+        return result
 
     with stand_in(calls, note), restore_afterwards(module):
         try:

@@ -17,7 +17,7 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from exportdoctor.shims.export_call import Inputs
-from exportdoctor.shims.rules.call_sites import CHANGES
+from exportdoctor.shims.rules.block_effects import has_node, is_movable, names_changed
 from exportdoctor.shims.rules.clean_calls import NOT_ONE_CALL, trace_calls
 from exportdoctor.shims.rules.clean_values import CleanValues, follow_values
 from exportdoctor.shims.rules.code_swap import compile_alone, compile_for, definition_of, swap_code
@@ -29,11 +29,6 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _PART = "_part_"
 """Begins the names of values that were taken out of statements."""
 _LOOPS = (ast.For, ast.While, ast.comprehension)
-_BOUND_TO_FUNCTION = (
-    ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal, ast.Import, ast.ImportFrom, ast.Delete,
-    ast.AsyncFor, ast.AsyncWith, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef,
-)  # fmt: skip
-"""Code that means something else in another function, or that a function inside may see."""
 
 
 @contextmanager
@@ -47,11 +42,10 @@ def outline_blocks(module: Any, inputs: Inputs, owner: FunctionType, lines: set[
     """The function with calls of new functions in place of the statements around these lines, where values of clean
     tensors are read.
 
-    `None` where there is no loop, or where none of them gives clean tensors and numbers alone. Raises what the module
-    raises.
+    `None` where none of them is a loop which gives clean tensors and numbers alone. Raises what the module raises.
     """
     code, node = owner.__code__, definition_of(owner)
-    if node is None or code.co_flags & NOT_ONE_CALL or not _has(node, _LOOPS) or _has(node, ast.Nonlocal):
+    if node is None or code.co_flags & NOT_ONE_CALL or not has_node(node, _LOOPS) or has_node(node, ast.Nonlocal):
         return None
     if READS_ALL_NAMES & set(all_names(node)):
         return None
@@ -62,6 +56,8 @@ def outline_blocks(module: Any, inputs: Inputs, owner: FunctionType, lines: set[
         block = _grow(place, seen) if place is not None else None
         if block is not None and not any(one in other.statements for other in blocks for one in block.statements):
             blocks.append(block)
+    if not any(has_node(one, _LOOPS) for block in blocks for one in block.statements):
+        return None
     stem = re.sub(r"\W+", "_", owner.__qualname__).strip("_")
     found = []
     for number, block in reversed(list(enumerate(blocks))):  # from the last on, so that the places stay
@@ -136,7 +132,7 @@ def _grow(place: _Place, seen: Mapping[int, _Kinds]) -> _Block | None:
         given = tuple(sorted(name for name in before if is_read_first(name, statements)))
         results = tuple(sorted(name for name in bound if is_read_first(name, rest)))
         unfinished = {name for name in results if not name.startswith(_PART) and then.get(name) != _CLEAN}
-        if any(before[name] == _OTHER for name in given) or not _names_changed(statements).isdisjoint(given):
+        if any(before[name] == _OTHER for name in given) or not names_changed(statements).isdisjoint(given):
             start -= 1
             if start < 0:
                 return None
@@ -145,10 +141,10 @@ def _grow(place: _Place, seen: Mapping[int, _Kinds]) -> _Block | None:
             end += 1
             if end > len(within):
                 return None
-        elif any(_has(one, _LOOPS) for one in statements) and all(_is_moved(one, bound) for one in statements):
-            return _Block(within, tuple(statements), given, frozenset(bound), results)
         else:
-            return None
+            plain = {name for name, kind in then.items() if kind == _CLEAN}
+            made = _Block(within, tuple(statements), given, frozenset(bound), results)
+            return made if is_movable(statements, plain) else None
 
 
 def _is_one_of(names: set[str], node: ast.expr) -> bool:
@@ -185,44 +181,6 @@ class _Replacing(ast.NodeTransformer):
 
     def visit(self, node: ast.AST) -> Any:
         return ast.copy_location(self.new, node) if node is self.old else super().visit(node)
-
-
-def _is_moved(statement: ast.stmt, bound: set[str]) -> bool:
-    """Whether it does the same in another function, and changes nothing but what those names hold."""
-    for one in ast.walk(statement):
-        moved = not isinstance(one, _BOUND_TO_FUNCTION) and not (isinstance(one, ast.Name) and one.id == "super")
-        changed = _changed_by(one)
-        if not moved or not (changed is None or (isinstance(changed, ast.Name) and changed.id in bound)):
-            return False
-    return not _leaves_loop(statement)
-
-
-def _changed_by(node: ast.AST) -> ast.expr | None:
-    """What a piece of code changes in place: what it sets an attribute or an item of, or a list that it appends to."""
-    match node:
-        case ast.Call(func=ast.Attribute(value=of, attr=attribute)) if attribute in CHANGES:
-            return of
-        case ast.Attribute(value=of, ctx=ast.Store()) | ast.Subscript(value=of, ctx=ast.Store()):
-            return of
-    return None
-
-
-def _names_changed(statements: Sequence[ast.stmt]) -> set[str]:
-    found = (_changed_by(one) for statement in statements for one in ast.walk(statement))
-    return {one.id for one in found if isinstance(one, ast.Name)}
-
-
-def _has(node: ast.AST, kinds: Any) -> bool:
-    return any(isinstance(one, kinds) for one in ast.walk(node))
-
-
-def _leaves_loop(node: ast.AST) -> bool:
-    """Whether it has a `break` or `continue` of a loop around it."""
-    if isinstance(node, ast.Break | ast.Continue):
-        return True
-    if isinstance(node, ast.For | ast.While):
-        return any(map(_leaves_loop, node.orelse))
-    return any(map(_leaves_loop, ast.iter_child_nodes(node)))
 
 
 # --- what the names hold
