@@ -71,6 +71,7 @@ def test_an_answer_fits_its_schema(
     jsonschema.validate(answer, schema)
 
 
+@pytest.mark.slow
 def test_every_answer_has_a_schema_and_a_wrong_name_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ANSWERS:
         jsonschema.Draft202012Validator.check_schema(schema_of(name))

@@ -108,6 +108,7 @@ def test_completion_offers_what_there_is() -> None:
     assert "exhaustive" in inspect.signature(exportdoctor.scan).parameters
 
 
+@pytest.mark.slow
 def test_bad_input_is_told_in_one_line() -> None:
     with pytest.raises(UsageError, match="no exporter 'onnx'"):
         exportdoctor.scan(Tower(), (torch.randn(5, 4), torch.tensor([3])), exporter="onnx")  # type: ignore[arg-type]

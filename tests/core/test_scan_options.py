@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ def test_every_choice_is_a_default_or_can_be_left_out() -> None:
     assert all(DEFAULTS[name] in (*spec.choices, ()) for name, spec in OPTIONS.items() if spec.choices)
 
 
+@pytest.mark.slow
 @given(
     st.builds(
         ScanOptions,

@@ -73,6 +73,7 @@ def test_the_line_is_right_also_where_a_submodule_is_one_of_many(
     assert construct.KIND in ("", finding.kind)
 
 
+@pytest.mark.long
 def test_a_failure_is_told_once_of_the_module_in_which_it_lies() -> None:
     report = scan_file(Path(culprit_idioms.__file__), factory="build_blamed", exhaustive=True)
     told = {finding.module: (finding.modules, finding.kind) for finding in report.findings}

@@ -193,6 +193,7 @@ def situations_with_broad_shims(draw: st.DrawFn) -> tuple[int, tuple[Shim, ...],
     return failures, tuple(shims), cures
 
 
+@pytest.mark.slow
 @given(situations_with_broad_shims(), st.sampled_from(SEARCHED_ON))
 def test_an_alternative_cures_and_is_neither_sounder_nor_smaller_nor_the_prescription_with_more(
     situation: tuple[int, tuple[Shim, ...], dict[str, frozenset[int]]], on: tuple[bool, bool]
@@ -270,6 +271,20 @@ def test_alternatives_come_from_exchanging_a_shim_and_are_ranked_by_soundness_th
         (("both",), "less sound"),
         (("other-b", "a"), "less sound"),
     ]
+
+
+def test_a_shim_is_no_alternative_to_itself_for_one_function() -> None:
+    cures = {"a": frozenset({1}), "a:f": frozenset({1}), "b": frozenset({1})}
+    for soundness, others in (("signature", ["b"]), ("specialised", ["a:f", "b"])):
+        shims = (
+            shim("a", 1, soundness=soundness),
+            shim("a:f", 1, soundness=soundness),
+            shim("b", 1, soundness=soundness),
+        )
+        found = run_search(failing_part(1, cures), shims).prescription
+        assert found is not None
+        assert found.shims == ("a",)
+        assert [other.shims for other in found.alternatives] == [(name,) for name in others]
 
 
 @pytest.mark.parametrize(("idle_ones", "many"), [("refused", 3), ("as before", 1), ("another failure", 1)])
@@ -671,6 +686,7 @@ def situations_behind(draw: st.DrawFn) -> tuple[int, int, tuple[Shim, ...], dict
     return exports, later, tuple(draw(st.permutations(shims))), cures
 
 
+@pytest.mark.slow
 @given(situations_behind(), st.booleans())
 def test_what_cures_the_export_is_asked_as_far_as_the_scan_goes(
     situation: tuple[int, int, tuple[Shim, ...], dict[str, int]], twin: bool

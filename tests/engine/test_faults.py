@@ -120,6 +120,7 @@ def test_interrupting_a_scan_saves_the_best_so_far_and_leaves_nobody_behind(tmp_
     assert not report.complete
 
 
+@pytest.mark.long
 def test_a_fork_never_finalises_what_the_process_it_came_from_has_made(tmp_path: Path) -> None:
     """An inference session's destructor, run in a fork, waits for ever for threads that only the parent has."""
     marker, home, thresholds = tmp_path / "finalised", os.getpid(), gc.get_threshold()

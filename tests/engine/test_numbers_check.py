@@ -455,6 +455,7 @@ def test_a_module_without_parameters_is_held_to_eager_with_gradients_too(models:
     assert any("where gradients are recorded" in note for note in numbers_notes("default", report.parts[0].numbers))
 
 
+@pytest.mark.long
 def test_the_number_that_a_program_has_fixed_is_named_where_a_buffer_differs(models: Path) -> None:
     (finding,) = scan_file(models, factory="ring").findings
     message = finding.exception.message
@@ -493,6 +494,7 @@ def test_what_the_model_catches_of_the_export_alone_is_told_of_a_program_that_ag
     assert "(GuardOnDataDependentSymNode: Could not guard on data-dependent expression Eq(u0, 1))" in note
 
 
+@pytest.mark.long
 def test_what_eager_catches_too_is_not_told(models: Path) -> None:
     (part,) = scan_file(models, factory="tried").parts
     assert part.numbers is not None
@@ -522,6 +524,7 @@ def test_numbers_are_those_of_the_program_and_not_of_its_trace(models: Path) -> 
     assert f"; at models.py:{line} eager goes another way than the export went (torch.compiler.is_exporting())" in said
 
 
+@pytest.mark.long
 def test_a_right_program_says_on_how_many_sets(models: Path) -> None:
     (part,) = scan_file(models, factory="right").parts
     assert part.verdict == "passes"
@@ -539,6 +542,7 @@ def test_a_set_for_which_eager_does_not_repeat_itself_is_left_out_and_named(mode
     assert f"{said}, and each call changes models.CALLS" in [*numbers_notes("default", part.numbers)]
 
 
+@pytest.mark.long
 def test_a_program_with_a_constant_that_has_no_values_is_told_so_with_the_line(models: Path) -> None:
     (finding,) = scan_file(models, factory="derived").findings
     line = 1 + next(at for at, text in enumerate(models.read_text().splitlines()) if "torch.func.grad" in text)

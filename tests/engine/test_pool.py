@@ -83,6 +83,7 @@ def test_a_probe_whose_worker_is_killed_is_asked_again_in_another(pool: Pool, tm
     assert attempts(tmp_path) == ["kills its first worker", "kills its first worker", "second"]
 
 
+@pytest.mark.slow
 def test_a_probe_that_kills_every_worker_crashes_and_the_others_go_on(pool: Pool, tmp_path: Path) -> None:
     outcomes = [pool.submit(probe(name)) for name in ("kills its worker", "second")]
     crashed = outcomes[0].result(timeout=60)

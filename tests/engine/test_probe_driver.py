@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +23,7 @@ def steps_over(names: Sequence[str], seen: list[str], *, ahead: Sequence[str]) -
         seen.append(outcome.note)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(NAMES, NAMES), max_size=3), st.randoms())
 def test_every_generator_gets_its_outcomes_in_order_and_no_probe_is_asked_twice(
     wanted: list[tuple[list[str], list[str]]], random: object

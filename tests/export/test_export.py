@@ -60,6 +60,7 @@ def test_what_cannot_be_is_refused_in_one_line_before_anything_is_built(argument
     assert words in lines[0]
 
 
+@pytest.mark.slow
 def test_a_missing_onnxruntime_is_told_with_the_command_that_installs_it() -> None:
     code, lines = told(TINY, "--to", "onnx", "--shims", CHAIN, blocked="onnxruntime")
     assert (code, len(lines)) == (2, 1)

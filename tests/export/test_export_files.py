@@ -273,6 +273,7 @@ def test_what_onnx_cannot_say_is_a_finding_with_its_node_and_the_smallest_submod
     assert not result.notes  # nothing was compared, at one size or at others
 
 
+@pytest.mark.long
 def test_an_onnx_file_is_verified_only_for_inputs_that_pass_what_it_cannot_check(tmp_path: Path) -> None:
     order: dict[str, Any] = {"shims": ("check-as-assertion",)}
     result = factory(tmp_path, "checked", to="onnx", **order)

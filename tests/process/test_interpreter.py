@@ -117,6 +117,7 @@ def test_an_environment_that_cannot_be_diagnosed_is_refused_in_one_line(tmp_path
         assert len(done.stderr) < 500
 
 
+@pytest.mark.slow
 def test_the_folder_of_an_environment_names_its_interpreter(tmp_path: Path) -> None:
     python = with_torch(tmp_path / "env")
     found = find_interpreter(str(tmp_path / "env"))

@@ -52,6 +52,7 @@ def test_what_waits_is_killed_when_it_was_idle_for_long_enough(code: str) -> Non
     assert time.monotonic() - began < 20
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("limits", [Limits(wall=1, idle=1), Limits(wall=60, idle=1, cpu=0.5)], ids=["wall", "cpu"])
 def test_what_computes_is_killed_at_its_time_limit_and_is_no_hang(limits: Limits) -> None:
     reason = reason_for(SPIN, limits)
@@ -68,6 +69,7 @@ def test_the_memory_of_children_counts(code: str) -> None:
     assert reason.limit_mb == 200 < reason.memory_mb
 
 
+@pytest.mark.slow
 def test_memory_counts_on_top_of_the_baseline() -> None:
     with process_of(ALLOCATE) as process:
         supervisor = Supervisor(process.pid, Limits(wall=60, idle=60, memory_mb=200), baseline_mb=300)
@@ -77,6 +79,7 @@ def test_memory_counts_on_top_of_the_baseline() -> None:
         assert supervisor.kill_reason is None
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "code", ["pass", SPIN_FOR_A_WHILE, in_a_child(SPIN_FOR_A_WHILE)], ids=["ends", "works", "child"]
@@ -102,6 +105,7 @@ STACKS = "import faulthandler, signal\nfaulthandler.register(signal.SIGUSR1, fil
 STUCK = "def stuck():\n    import time; time.sleep(60)\nstuck()"
 
 
+@pytest.mark.slow
 def test_a_stack_is_written_before_the_kill(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with process_of(STACKS.replace("FILE", repr(str(log))) + STUCK) as process:

@@ -127,6 +127,7 @@ def test_the_marker_gives_what_the_call_leaves_out(project: pytest.Pytester) -> 
     session(project).assert_outcomes(passed=1)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_bad_options_are_told_in_a_line(project: pytest.Pytester) -> None:
     assert "needs --export-baseline" in session(project, "--export-ratchet").stderr.str()

@@ -148,6 +148,7 @@ def test_every_candidate_compiles_and_adds_nothing_undefined(program: str, seed:
     assert [one for one in asked if not undefined(one) <= undefined(program)] == []
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(programs, st.integers(0, 10**6), st.integers(1, 12))
 def test_the_result_is_interesting_no_larger_and_always_the_same(program: str, seed: int, odds: int) -> None:

@@ -221,6 +221,7 @@ def nested():
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_quantised_and_nested_tensors_have_advice_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(QUANTISED)

@@ -45,6 +45,7 @@ def _refuses(module: Any, x: torch.Tensor, places: torch.Tensor) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["either", "not both", "asserted"])
 def test_a_side_that_is_left_out_only_where_the_check_raises_is_computed(way: str) -> None:
     """As `torch.min(x) < left or torch.max(x) > right` in splines, which was refused for rows that are empty."""

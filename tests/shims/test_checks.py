@@ -33,6 +33,7 @@ def _answer(module: Any, x: torch.Tensor) -> torch.Tensor | None:
 _PROGRAMS: dict[str, Any] = {}
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(name=st.sampled_from(sorted(LEFT)), low=st.integers(-3, 3), place=st.integers(0, 5))
 def test_where_the_exception_leaves_the_model_the_program_refuses_the_same(name: str, low: int, place: int) -> None:
@@ -45,6 +46,7 @@ def test_where_the_exception_leaves_the_model_the_program_refuses_the_same(name:
     assert found is None or torch.allclose(found, wanted)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CAUGHT)
 def test_where_somebody_catches_it_there_is_no_program(name: str) -> None:
     unseen = name in ("iterating", "asking")  # their checks stay, and fail as they did
@@ -71,6 +73,7 @@ class Remembers(torch.nn.Module):
         return x + _OFFSET
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(st.lists(st.floats(-5, 5, width=32), min_size=6, max_size=6))
 def test_globals_that_change_during_the_call_are_seen(values: list[float]) -> None:
@@ -300,6 +303,7 @@ def test_what_distributions_refuse_the_program_refuses(place: int, monkeypatch: 
         program(*given)
 
 
+@pytest.mark.slow
 def test_what_distributions_check_is_theirs_again_afterwards() -> None:
     before = torch.distributions.Distribution.__init__.__code__
     with sh.apply_shims([sh.find("check-as-assertion")], ExportCall(module=Mixture(), args=(ROWS, ROWS, ROWS[0]))):

@@ -645,6 +645,7 @@ def as_index(x: Tensor, given: Any, more: Any) -> Tensor:
     return x[given] * 2 + x[more, 1:2]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:To copy construct")
 @pytest.mark.parametrize("use", [written_copies, other_copies, by_class, by_pattern, taken_apart, as_index])
 def test_a_hoisted_list_means_the_same_to_the_program(use: Any) -> None:
@@ -775,6 +776,7 @@ def of_width(width: int, *lengths: int) -> tuple[Tensor, Tensor]:
     return torch.randn(sum(lengths), width), torch.tensor(lengths)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [BySize, ByAttribute, ByContents, Counting, Growing])
 def test_what_forward_did_before_the_call_is_part_of_the_conversion(make: Callable[[], nn.Module]) -> None:
     """All known inputs have one width, and the others another; each program is called three times in a row."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, find
-from exportdoctor.shims.rules.joined_split import lengths_to_split, split_to_join
+from exportdoctor.shims.rules.joined_split import lengths_to_split, map_to_join, split_to_join
 
 WHOLE, SIZES = torch.arange(12.0).reshape(6, 2), torch.tensor([2, 3, 1])
 
@@ -109,3 +109,79 @@ def test_lengths_are_those_that_were_read_although_their_tensor_changes_before_t
     with apply_shims([find("joined-split")], ExportCall(module=module)):
         assert torch.equal(module(WHOLE, SIZES), WHOLE + 9)
         assert torch.equal(module(narrow, SIZES, [1, 5]), narrow + 9)
+
+
+BLOCKS = torch.arange(36.0).reshape(6, 2, 3)
+ROWS: list[Callable[[Any], Any]] = [
+    lambda f: f.reshape(-1, f.shape[-1]), lambda f: f.view(-1, f.size(-1)), lambda f: f.flatten(0, 1),
+    lambda f: f.flatten(end_dim=1),
+]  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(ROWS), st.lists(st.integers(0, 3), min_size=1, max_size=5), st.data())
+def test_rows_of_pieces_are_the_rows_of_all(rows: Callable[[Any], Any], sizes: list[int], data: st.DataObject) -> None:
+    shape = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
+    whole = torch.randn(sum(sizes), *shape)
+    pieces = map_to_join(split_to_join(whole, lengths_to_split(torch.tensor(sizes))), rows)
+    assert torch.equal(torch.cat(pieces, dim=0), torch.cat([rows(one) for one in whole.split(sizes)]))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        torch.cat,
+        lambda pieces: torch.cat(pieces, dim=1),
+        lambda pieces: torch.cat(pieces[1:]),
+        lambda pieces: torch.cat([BLOCKS[0], *pieces]),
+        lambda pieces: torch.cat([BLOCKS[0]] + pieces),  # noqa: RUF005
+        lambda pieces: torch.cat(list(reversed(pieces))),
+        lambda pieces: torch.stack([piece.sum() for piece in pieces]),
+        lambda pieces: torch.tensor(len(pieces) + isinstance(pieces, list)),
+    ],
+)
+def test_a_list_of_mapped_pieces_is_as_that_of_a_comprehension(use: Callable[[Any], torch.Tensor]) -> None:
+    sizes = torch.tensor([2, 2, 2])
+    waiting = map_to_join(split_to_join(BLOCKS, lengths_to_split(sizes)), ROWS[0])
+    assert torch.equal(use(waiting), use([ROWS[0](one) for one in BLOCKS.split([2, 2, 2])]))
+
+
+def test_a_list_that_is_changed_is_refused() -> None:
+    pieces = map_to_join(split_to_join(BLOCKS, lengths_to_split(SIZES)), ROWS[0])
+    with pytest.raises(NotImplementedError):
+        pieces.append(BLOCKS[0])
+    with pytest.raises(NotImplementedError):
+        pieces += [BLOCKS[0]]
+
+
+class Images(nn.Module):
+    """The features of each row's images, as a list that another function joins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = nn.Linear(3, 4)
+
+    def features(self, images: torch.Tensor, real: torch.Tensor) -> list[torch.Tensor]:
+        found = self.proj(images.flatten(0, 1))
+        return [f.reshape(-1, f.shape[-1]) for f in found.split(real.sum(1).tolist())]
+
+    def forward(self, images: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+        features: Any = self.features(images, real)
+        if isinstance(features, (list, tuple)):
+            features = torch.cat(features, dim=0)
+        return features * 2  # type: ignore[no-any-return]
+
+
+def test_images_of_any_number_of_rows_are_joined() -> None:
+    def inputs(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(rows, 2, 5, 3), torch.ones(rows, 2, dtype=torch.int64)
+
+    module, dims = Images().eval(), {0: torch.export.Dim("rows", min=2)}
+    call = ExportCall(module=module, args=inputs(3), dynamic_shapes=(dims, dims))
+    with pytest.raises(Exception, match=r"specialized|Constraints violated"):
+        call.export()
+    with apply_shims([find("joined-split")], call) as changed:
+        program = changed.export().module()
+    for rows in (2, 3, 6):
+        given_now = inputs(rows)
+        torch.testing.assert_close(program(*given_now), module(*given_now))

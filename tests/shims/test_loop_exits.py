@@ -212,6 +212,7 @@ class RunningOut(nn.Module):
         return x
 
 
+@pytest.mark.slow
 def test_a_loop_whose_steps_cannot_run_behind_the_exit_is_left_alone() -> None:
     call = ExportCall(module=RunningOut(), args=(torch.randn(3, 4),), dynamic_shapes=({0: Dim.DYNAMIC},))
     refused = pytest.raises(NotApplicable, match="may refuse values")

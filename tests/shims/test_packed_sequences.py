@@ -102,6 +102,7 @@ def check_drawn(data: st.DataObject) -> None:
         check(program, module, x, lengths)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_state_that_is_given_belongs_to_its_row() -> None:
     module = Scaled(nn.GRU(3, 4, batch_first=True))

@@ -39,6 +39,7 @@ def modules(draw: st.DrawFn) -> nn.RNNBase:
     return made
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(modules(), st.booleans(), st.booleans(), st.integers(1, 5))
 def test_the_steps_compute_what_torch_does(module: nn.RNNBase, batched: bool, started: bool, length: int) -> None:

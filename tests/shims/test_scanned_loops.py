@@ -163,6 +163,7 @@ UNFIT = ("x[:, i] * i", "x[:, i - 2]")
 """No rows of a step."""
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(["x[:, i]", "x[:, i] * scale + y[:, :, i]", "helper(y[:, :, i], scale)", "x[:, i] * i",

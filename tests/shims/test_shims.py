@@ -100,6 +100,7 @@ def test_the_kinds_that_a_pattern_names_exist(shim: Shim) -> None:
     assert {kind for cure in shim.cures for kind in cure.kinds} <= set(KINDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shim", OWN, ids=lambda shim: shim.id)
 def test_its_diff_is_a_unified_diff(shim: Shim) -> None:
     if shim.fits(installed_versions()) is not None:

@@ -110,6 +110,7 @@ MODULES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @given(st.sampled_from(sorted(MODULES)), st.integers(2, 5), st.integers(2, 400))
 @settings(max_examples=60, deadline=None)

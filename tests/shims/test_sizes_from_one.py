@@ -12,6 +12,7 @@ from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_pr
 from shim_cases import CASES
 
 
+@pytest.mark.slow
 def test_the_program_refuses_a_size_of_zero_and_takes_one() -> None:
     with apply_shims([find("sizes-from-one")], CASES["sizes-from-one"].call()) as call:
         program = export_program(call).module()

@@ -83,6 +83,7 @@ def test_a_program_computes_what_eager_does_and_keeps_its_state(read: Any) -> No
     assert module.ready
 
 
+@pytest.mark.slow
 def test_a_program_whose_state_is_changed_refuses_its_inputs() -> None:
     for read, name in ((writes_where_new, "ready"), (splits, "sizes"), (computes, "table"), (asks_a_weight, "scale")):
         program = program_of(Stateful(read)).module()

@@ -135,12 +135,14 @@ def test_a_shim_that_misbehaves_is_noticed_and_named(enter: object, says: str) -
         pass
 
 
+@pytest.mark.slow
 def test_a_leak_does_not_hide_the_failure_of_the_body() -> None:
     with pytest.raises(KeyError) as caught, sh.apply_shims((shim(leaves_an_attribute),), call()):
         raise KeyError("the body's own")
     assert any("did not restore" in note for note in caught.value.__notes__)
 
 
+@pytest.mark.slow
 def test_a_well_behaved_shim_is_not_accused() -> None:
     with sh.apply_shims((shim(quiet),), call()) as changed:
         assert sh.export_program(changed) is not None

@@ -81,6 +81,7 @@ def check(folder: Path, data: bytes) -> None:
     assert compare_reports(report, fold(EVENTS).report())
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(damaged())
 @example(LINES[0].replace(b"exportdoctor.events", b"\x80xportdoctor.events") + b"\n")

@@ -469,6 +469,7 @@ def test_a_damaged_or_unusable_cache_is_a_miss(tmp_path: Path) -> None:
         assert cache.get("key") is None
 
 
+@pytest.mark.slow
 def test_a_digest_changes_with_everything_that_an_answer_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, probe = ScanOptions(), Probe(part="full", fqn="a")
     changes: tuple[dict[str, Any], ...] = ({"to": "onnx"}, {"shims": ("s",)}, {"dynamic": ()}, {"opaque": True})

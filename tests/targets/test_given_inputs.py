@@ -185,6 +185,7 @@ def test_tensors_of_each_dtype_are_written(name: str, size: int) -> None:
     assert (again.dtype, again.shape) == (tensor.dtype, tensor.shape)
 
 
+@pytest.mark.slow
 def test_the_code_of_a_decode_part_runs_with_its_cache(folder: Path) -> None:
     part = built(folder).part("decode")
     again = evaluate(inputs_code(part, target=str(folder)), part.module)

@@ -162,6 +162,7 @@ def test_titles_and_axes_are_in_the_users_words(tiny: BuiltTarget) -> None:
     assert tiny.part("text").axes["sequence"] == ("input_ids[1]", "attention_mask[1]")
 
 
+@pytest.mark.slow
 def test_static_fixes_every_part() -> None:
     model = built(TINY, static=True)
     parts = [model.part(name) for name in PARTS]
@@ -284,6 +285,7 @@ def test_a_part_is_the_submodule_with_the_inputs_of_the_whole(
     export(made)
 
 
+@pytest.mark.slow
 def test_a_model_that_keeps_nothing_says_that_it_has_no_decode(tmp_path: Path) -> None:
     sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 99, "n_positions": 64}
     config = {"model_type": "openai-gpt", "architectures": ["OpenAIGPTLMHeadModel"], **sizes}
@@ -291,6 +293,7 @@ def test_a_model_that_keeps_nothing_says_that_it_has_no_decode(tmp_path: Path) -
         built(write_config(tmp_path / "gpt", config), "decode").part("decode")
 
 
+@pytest.mark.slow
 def test_every_class_that_cannot_be_built_is_named(tmp_path: Path) -> None:
     config = write_config(tmp_path / "emu", {"model_type": "emu3"})  # transformers' own default cannot be built
     with pytest.raises(TargetError, match=r"Emu3ForCausalLM .*Nor can it build Emu3ForConditionalGeneration, ") as told:
@@ -305,6 +308,7 @@ def test_random_weights_are_the_same_every_time() -> None:
     assert all(value.isfinite().all() for value in first.values())
 
 
+@pytest.mark.slow
 def test_a_checkpoint_gives_its_own_numbers(tmp_path: Path, tiny: BuiltTarget) -> None:
     save(tiny, tmp_path, max_shard_size="200KB")
     assert (tmp_path / "model.safetensors.index.json").exists()
@@ -351,6 +355,7 @@ def test_a_configuration_that_transformers_refuses_is_the_targets_fault(
         built(write_config(tmp_path / "bad", content))
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_not_there_is_said_so() -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has one")

@@ -127,6 +127,7 @@ def test_a_scan_works_without_some_hooks_and_says_so(tmp_path: Path) -> None:
 OPEN = ("torch.ops.", "torch._check")
 
 
+@pytest.mark.long
 def test_private_names_of_torch_are_used_in_this_room_alone() -> None:
     found = {
         ("/".join(file.relative_to(ROOM.parent).parts), name)

@@ -119,6 +119,7 @@ def test_a_port_in_use_is_said_in_a_line(capsys: pytest.CaptureFixture[str]) -> 
     assert f"port {port} cannot be used: Address already in use" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_without_a_terminal_the_interface_ends_at_once() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "exportdoctor", "tui", str(HERE / "crash")],

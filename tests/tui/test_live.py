@@ -188,6 +188,7 @@ async def test_a_run_that_cannot_be_read_is_listed_with_why(tmp_path: Path) -> N
         await shows(pilot, "fixtures/segfault.py:build", "unreadable")
 
 
+@pytest.mark.slow
 def test_a_real_terminal_of_80x24_with_256_colours_is_enough(tmp_path: Path) -> None:
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))

@@ -130,6 +130,7 @@ def test_the_stack_of_a_crash_with_its_source(snap_compare: Any, size: tuple[int
     assert pictured(snap_compare, app_on(HERE / "crash"), size, theme, "n", "n", "2", "enter")
 
 
+@pytest.mark.slow
 @every_look
 def test_the_cure_of_a_part(snap_compare: Any, size: tuple[int, int], theme: str) -> None:
     assert pictured(snap_compare, app_on(HERE / "qwen"), size, theme, "5")
@@ -208,6 +209,7 @@ def test_a_run_in_progress(snap_compare: Any, tmp_path: Path, size: tuple[int, i
     lock.release()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_every_text_can_be_read_on_its_background() -> None:
     """A contrast of 4.5, which WCAG asks for; scroll bars and lines are no text."""

@@ -380,6 +380,7 @@ async def test_the_cure_tells_before_and_after_with_its_proof_and_what_to_paste(
         await shows(pilot, "The command that exports the part with shims", "The shims as Python code")
 
 
+@pytest.mark.slow
 async def test_the_graph_tells_what_leads_to_the_failure() -> None:
     app = app_on(QWEN)
     async with app.run_test(size=(200, 50)) as pilot:
@@ -531,6 +532,7 @@ async def test_a_filter_that_nothing_matches_says_so() -> None:
         await shows(pilot, "No submodule matches 'zzz'", "esc clears the filter")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_a_page_is_searched_where_it_has_the_focus() -> None:
     """Story: a script or a log of many lines; find the word in it."""
@@ -687,6 +689,7 @@ def test_what_is_wrapped_stays_in_its_block(text: str, lines: list[str]) -> None
     assert all(len(each.rstrip()) <= 18 for each in found)
 
 
+@pytest.mark.slow
 async def test_all_nine_tabs_are_in_sight_at_120_columns() -> None:
     app = app_on(QWEN)
     async with app.run_test(size=(120, 36)) as pilot:
@@ -702,6 +705,7 @@ async def test_all_nine_tabs_are_in_sight_at_120_columns() -> None:
             assert len(strip.rstrip()) <= bar.content_size.width
 
 
+@pytest.mark.slow
 async def test_quitting_while_a_command_runs_stays_unless_another_choice_is_made() -> None:
     app = app_on(QWEN)
     async with app.run_test(size=(120, 36)) as pilot:
@@ -746,6 +750,7 @@ async def test_while_the_model_is_built_the_screen_says_what_comes_and_where_it_
     lock.release()
 
 
+@pytest.mark.slow
 def test_progress_names_the_phase_and_counts_what_is_tried() -> None:
     """The time left is that of the phase: nobody knows how long a search for shims takes."""
     seen: dict[str, str] = {}

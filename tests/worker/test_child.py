@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from exportdoctor.core.codec import encode
 from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
@@ -52,6 +53,7 @@ def test_a_child_that_dies_leaves_what_it_wrote_and_its_signal() -> None:
     assert (outcome.status, outcome.signal) == (OutcomeStatus.CRASHED, "SIGABRT")
 
 
+@pytest.mark.slow
 def test_a_child_that_hangs_is_killed_for_it_and_leaves_its_stack(tmp_path: Path) -> None:
     log = tmp_path / "log"
     end, killed = fork(sleep, log=str(log)).wait_within(LIMITS)

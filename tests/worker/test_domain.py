@@ -151,6 +151,7 @@ def test_sizes_that_a_later_stage_answers_are_not_told_as_refused_alone(later: A
     assert f"batch 0: refused, as by eager{but}: Error: no" in told
 
 
+@pytest.mark.slow
 def test_sizes_of_which_one_describes_the_other_are_varied_together() -> None:
     domain = small_domain(Pictures(), (torch.randn(12, 3), torch.full((3, 2), 2)))
     assert open_axes(domain) == {"patches[0]": "multiples of 4 from 4; grid[0] follows"}
@@ -338,6 +339,7 @@ class OnSizes(torch.nn.Module):
         return x * 2 if self.condition(x.shape[0]) else x + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("condition", "text"),
     [
@@ -480,6 +482,7 @@ class Padded(torch.nn.Module):
         return padded.view(x.shape[0], -1, 4).sum(1)
 
 
+@pytest.mark.slow
 def test_the_next_size_that_eager_takes_and_the_program_refuses_is_told_beside_the_rule() -> None:
     domain = small_search(Padded(), torch.randn(3, 6), axis="x[1]", dim=torch.export.Dim.DYNAMIC)
     assert open_axes(domain) == {"x[1]": "≥ 5; eager takes 4 as well"}
@@ -564,6 +567,7 @@ class Asserting(torch.nn.Module):
         return x.cumsum(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", [LastRows(), Asserting()], ids=lambda one: type(one).__name__)
 def test_a_size_that_the_values_of_the_example_do_not_fit_is_no_end(module: torch.nn.Module) -> None:
     found = small_domain(module, (torch.randn(7, 3, 2), torch.tensor([7, 4, 2])))

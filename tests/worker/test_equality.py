@@ -100,6 +100,7 @@ def views(draw: st.DrawFn) -> list[torch.Tensor]:
     return made
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(views())
 def test_a_snapshot_is_laid_out_as_the_original(originals: list[torch.Tensor]) -> None:
@@ -140,6 +141,7 @@ class OncePerRow(nn.Module):
         return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [(), (((torch.ones(3, 3),), {}),)])
 def test_submodules_that_are_asked_at_fixed_sizes_are_told(more: tuple[Inputs, ...]) -> None:
     module = OncePerRow()

@@ -154,6 +154,7 @@ def test_a_saving_that_this_torch_has_no_hook_for_is_left_out(monkeypatch: pytes
         assert not hasattr(_traceback, "_extract_symbolized_tb")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_code_is_compiled_less_often_and_none_is_left_when_the_program_is_finished(
     monkeypatch: pytest.MonkeyPatch,
@@ -364,6 +365,7 @@ class CountedRows(nn.Module):
         return x
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_where_eager_is_slow_all_input_sets_are_made_for_shims_that_export(monkeypatch: pytest.MonkeyPatch) -> None:
     """A vision encoder (Pixtral) took half a minute for each of its shims that do not apply."""

@@ -146,6 +146,7 @@ def test_a_number_of_a_class_that_is_another_one_after_each_call_is_named() -> N
     assert why_unlike(module, first, first) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("held", [iter([1, 2, 3, 4, 5]), iter(range(1, 9)), iter("12345"), io.StringIO("1\n2\n3\n4\n")])
 def test_an_iterator_over_a_sequence_and_a_file_are_put_back(held: Any) -> None:
     module = Iterating(held)

@@ -57,6 +57,7 @@ def test_a_model_computes_the_same_with_its_weights_on_disk(tmp_path: Path) -> N
     assert not list(tmp_path.iterdir())  # nothing to clean up
 
 
+@pytest.mark.slow
 def test_weights_on_disk_need_no_memory_of_their_own(tmp_path: Path) -> None:
     model = nn.Linear(8192, 4096)
     before = memory("RssAnon")
@@ -96,6 +97,7 @@ def test_sparse_weights_stay(layout: torch.layout, tmp_path: Path) -> None:
     assert map_weights_if_short(model, tmp_path) == 0
 
 
+@pytest.mark.slow
 def test_mapped_weights_leave_memory_and_come_back(tmp_path: Path) -> None:
     model, x = nn.Linear(8192, 4096), torch.randn(2, 8192)
     wanted = model(x)

@@ -269,6 +269,7 @@ def test_a_program_is_compared_with_eager_on_weights_and_inputs_drawn_in_the_att
     assert in_child(target, part, probe, compare) == str((OutcomeStatus.PASSED, True))
 
 
+@pytest.mark.slow
 def test_a_capture_comes_back_from_a_child_as_it_was() -> None:
     here = outer()
     there = capture_root_only(here.built)

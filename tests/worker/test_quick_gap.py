@@ -60,6 +60,7 @@ def test_both_ways_agree(kind: str, error: float) -> None:
     assert (gap.absolute, gap.allowed) == pytest.approx((absolute, allowed), rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("error", [0.0, 1e-6, 3e-3, 0.3])

@@ -304,6 +304,7 @@ def test_without_torchao_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyP
     assert raised.value.hint == "pip install 'exportdoctor[torchao]'"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_of_products_that_the_quantiser_does_not_lower_another_engine_is_named(tmp_path: Path) -> None:
     path = write_file(torch.nn.Linear(64, 4), torch.randn(3, 64), tmp_path / "gemm.onnx")

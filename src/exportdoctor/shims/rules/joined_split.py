@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FunctionType
 from typing import Any
@@ -18,30 +18,41 @@ from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.code_swap import compile_for, definition_of, inside_decorators, swap_code
 
-_NAME, _READ = "_split_to_join", "_lengths_to_split"
+_NAME, _READ, _MAP = "_split_to_join", "_lengths_to_split", "_map_to_join"
+_ROWS = (
+    "{0}.reshape(-1, {0}.shape[-1])", "{0}.reshape(-1, {0}.size(-1))", "{0}.view(-1, {0}.shape[-1])",
+    "{0}.view(-1, {0}.size(-1))", "{0}.flatten(0, 1)", "{0}.flatten(end_dim=1)",
+)  # fmt: skip
+"""What gives the same of all rows at once as of pieces that are joined along the first of two or more dimensions."""
+
 _JOINS = frozenset({"cat", "concat", "concatenate"})
 
 
-class SplitPieces(tuple[Any, ...]):
-    """The pieces of a split, which are made only if something else than joining them is done."""
+class _Pieces:
+    """The pieces of a split, which are made only if something else than joining them is done.
+
+    `rows` is what was done with each piece, and gives the same of all rows at once.
+    """
 
     whole: Any
     sizes: Any
     dim: int
+    rows: Callable[[Any], Any] | None
 
     @classmethod
-    def of(cls, whole: Any, sizes: Any, dim: int) -> SplitPieces:
+    def of(cls, whole: Any, sizes: Any, dim: int, rows: Callable[[Any], Any] | None = None) -> Any:
         """The pieces of `whole` along `dim`, counted from the first, of lengths int (pieces,)."""
-        made = cls((_OnePiece(),))
-        made.whole, made.sizes, made.dim = whole, sizes, dim
-        made[()].of = made
+        one = _OnePiece()
+        made: Any = cls((one,))  # type: ignore[call-arg]
+        made.whole, made.sizes, made.dim, made.rows = whole, sizes, dim, rows
         return made
 
-    def make(self) -> tuple[Any, ...]:
+    def make(self) -> Any:
         """The pieces themselves."""
         import torch
 
-        return torch.split(self.whole, self.sizes.tolist(), self.dim)
+        made = torch.split(self.whole, self.sizes.tolist(), self.dim)
+        return made if self.rows is None else [self.rows(one) for one in made]
 
     def join(self) -> Any:
         """A copy of the tensor, as a join is; the program asserts what the split would check."""
@@ -49,13 +60,17 @@ class SplitPieces(tuple[Any, ...]):
 
         fits = (self.sizes >= 0).all() & (self.sizes.sum() == self.whole.shape[self.dim])
         torch.ops.aten._assert_async.msg(fits, "the lengths of a split are not those of its tensor")
-        return self.whole.clone(memory_format=torch.contiguous_format)
+        copy = self.whole.clone(memory_format=torch.contiguous_format)
+        return copy if self.rows is None else self.rows(copy)
 
     def __getitem__(self, place: Any) -> Any:
-        return tuple.__getitem__(self, 0) if place == () else self.make()[place]
+        return self.make()[place]
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.make())
+
+    def __reversed__(self) -> Iterator[Any]:
+        return reversed(self.make())
 
     def __len__(self) -> int:
         return len(self.make())
@@ -64,7 +79,7 @@ class SplitPieces(tuple[Any, ...]):
         return one in self.make()
 
     def __add__(self, other: Any) -> Any:
-        return self.make() + tuple(other)
+        return self.make() + type(self.make())(other)
 
     def __radd__(self, other: Any) -> Any:
         return other + self.make()
@@ -75,15 +90,28 @@ class SplitPieces(tuple[Any, ...]):
     __rmul__ = __mul__
 
     def __eq__(self, other: object) -> bool:
-        return self.make() == other
+        return bool(self.make() == other)
 
-    __hash__ = object.__hash__  # type: ignore[assignment]
+    __hash__ = object.__hash__
+
+
+class SplitPieces(_Pieces, tuple[Any, ...]):
+    """What `torch.split` gives."""
+
+
+def _refuse(self: Any, *args: Any, **kwargs: Any) -> Any:
+    raise NotImplementedError("a list of pieces that are joined later is changed")
+
+
+class MappedPieces(_Pieces, list[Any]):
+    """What a comprehension makes of them. It cannot be changed."""
+
+    append = extend = insert = pop = remove = clear = sort = reverse = copy = _refuse
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
 
 
 class _OnePiece:
     """What torch finds in the pieces that it is given, so that it asks here."""
-
-    of: SplitPieces
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -92,12 +120,10 @@ class _OnePiece:
         dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
         known = len(args) + len(kwargs) < 3 and kwargs.keys() <= {"tensors", "dim"}
         joins = getattr(func, "__name__", "") in _JOINS and known
-        if joins and isinstance(pieces, SplitPieces) and _place_of(dim, pieces.whole) == pieces.dim:
+        if joins and isinstance(pieces, _Pieces) and _place_of(dim, pieces.whole) == pieces.dim:
             return pieces.join()
-        made = [one.make() if isinstance(one, SplitPieces) else one for one in args]
-        return func(
-            *made, **{name: one.make() if isinstance(one, SplitPieces) else one for name, one in kwargs.items()}
-        )
+        made = [one.make() if isinstance(one, _Pieces) else one for one in args]
+        return func(*made, **{name: one.make() if isinstance(one, _Pieces) else one for name, one in kwargs.items()})
 
 
 def _place_of(dim: Any, tensor: Any) -> int | None:
@@ -124,16 +150,24 @@ def split_to_join(tensor: Any, lengths: Any, dim: int = 0) -> Any:
     """As `torch.split(tensor, lengths, dim)`; the pieces wait for being joined."""
     import torch
 
-    if not isinstance(lengths, ReadLengths):
-        return torch.split(tensor, lengths, dim)
     place = _place_of(dim, tensor) if isinstance(tensor, torch.Tensor) else None
-    if place is not None:
+    if isinstance(lengths, ReadLengths) and place is not None:
         return SplitPieces.of(tensor, lengths.sizes, place)
-    return torch.split(tensor, lengths.sizes.tolist(), dim)
+    read = lengths.sizes.tolist() if isinstance(lengths, ReadLengths) else lengths
+    return tensor.split(read, dim)
+
+
+def map_to_join(pieces: Any, rows: Callable[[Any], Any]) -> list[Any]:
+    """As `[rows(one) for one in pieces]`, for what gives the same of all rows at once."""
+    if isinstance(pieces, SplitPieces) and pieces.dim == 0 and pieces.whole.dim() > 1:
+        found: list[Any] = MappedPieces.of(pieces.whole, pieces.sizes, 0, rows)
+        return found
+    return [rows(one) for one in pieces]
 
 
 class _KeepWhole(ast.NodeTransformer):
-    """`torch.split(x, sizes.tolist())`, also with a name for the list that nothing else uses, calls `split_to_join`."""
+    """`torch.split(x, sizes.tolist())`, also with a name for the list that nothing else uses, calls `split_to_join`; a
+    comprehension over it whose pieces lose dimensions calls `map_to_join`."""
 
     def __init__(self, tree: ast.FunctionDef) -> None:
         stored, loaded, split = Counter[str](), Counter[str](), Counter[str]()
@@ -161,17 +195,40 @@ class _KeepWhole(ast.NodeTransformer):
         sizes = _sizes_of(node)
         if not (_is_list(sizes) or (isinstance(sizes, ast.Name) and sizes.id in self.names)):
             return node
-        if not isinstance(sizes, ast.Name):
-            node.args[1] = _read(sizes)
-        node.func = ast.Name(_NAME, ast.Load())
+        tensor, _, *rest = _arguments(node)
+        read = sizes if isinstance(sizes, ast.Name) else _read(sizes)
+        return ast.Call(ast.Name(_NAME, ast.Load()), [tensor, read, *rest], node.keywords)
+
+    def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
+        """A comprehension over a split that joins the first dimensions of each piece."""
+        self.generic_visit(node)
+        match node:
+            case ast.ListComp(
+                elt=elt, generators=[ast.comprehension(target=ast.Name(id=name), iter=pieces, ifs=[], is_async=0)]
+            ) if _is_call_of(pieces, _NAME) and ast.unparse(elt) in (form.format(name) for form in _ROWS):
+                rows = ast.Lambda(ast.arguments([], [ast.arg(name)], None, [], [], None, []), elt)
+                return ast.Call(ast.Name(_MAP, ast.Load()), [pieces, rows], [])
         return node
 
 
-def _sizes_of(node: ast.Call) -> ast.expr | None:
-    """The lengths in `torch.split(x, lengths, ...)`."""
+def _arguments(node: ast.Call) -> list[ast.expr]:
+    """The positional arguments of `torch.split(x, lengths, ...)`, also where it is written as `x.split(lengths, ...)`;
+    empty for another call."""
     function = node.func
-    named = isinstance(function, ast.Attribute) and function.attr == "split" and ast.unparse(function.value) == "torch"
-    return node.args[1] if named and len(node.args) > 1 else None
+    if not (isinstance(function, ast.Attribute) and function.attr == "split"):
+        return []
+    return node.args if ast.unparse(function.value) == "torch" else [function.value, *node.args]
+
+
+def _sizes_of(node: ast.Call) -> ast.expr | None:
+    """The lengths of a split."""
+    given = _arguments(node)
+    return given[1] if len(given) > 1 else None
+
+
+def _is_call_of(node: ast.expr, name: str) -> bool:
+    """Whether an expression calls the function of that name."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
 
 
 def _read(tolist: Any) -> ast.Call:
@@ -218,7 +275,7 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
     changes = {function: code for function in functions if (code := _keep_whole(function)) is not None}
     if not changes:
         raise NotApplicable("no method splits a tensor by lengths that it reads")
-    with swap_code(changes, {_NAME: split_to_join, _READ: lengths_to_split}):
+    with swap_code(changes, {_NAME: split_to_join, _READ: lengths_to_split, _MAP: map_to_join}):
         yield call
 
 
@@ -230,7 +287,8 @@ SHIM = Shim(
     does=(
         "`torch.split(x, sizes.tolist())` in a method fixes the number of pieces. The pieces are made only where "
         "something else is done with them than joining them in their order along the same dimension; a join gives a "
-        "copy of the tensor. The program asserts that the lengths are the tensor's, as a split does."
+        "copy of the tensor. A list of the pieces whose first dimensions are joined, each by itself, is made later, "
+        "too. The program asserts that the lengths are the tensor's, as a split does."
     ),
     cures=(Cure(kinds=("dynamic_dim_specialised",), where=r"split|tolist\(\)"),),
     needs={"torch": ">=2.8"},
