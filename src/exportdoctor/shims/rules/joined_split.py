@@ -290,7 +290,7 @@ SHIM = Shim(
         "copy of the tensor. A list of the pieces whose first dimensions are joined, each by itself, is made later, "
         "too. The program asserts that the lengths are the tensor's, as a split does."
     ),
-    cures=(Cure(kinds=("dynamic_dim_specialised",), where=r"split|tolist\(\)"),),
+    cures=(Cure(kinds=("dynamic_dim_specialised",)),),
     needs={"torch": ">=2.8"},
     link="https://docs.pytorch.org/docs/stable/export.html#data-and-shape-dependent-control-flow",
     retire="torch.export traces a split by a list of any length",
