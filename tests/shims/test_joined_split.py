@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, find
-from exportdoctor.shims.rules.joined_split import lengths_to_split, map_to_join, split_to_join
+from exportdoctor.shims.rules.joined_split import lengths_to_split, list_to_join, map_to_join, split_to_join
 
 WHOLE, SIZES = torch.arange(12.0).reshape(6, 2), torch.tensor([2, 3, 1])
 
@@ -146,12 +146,53 @@ def test_a_list_of_mapped_pieces_is_as_that_of_a_comprehension(use: Callable[[An
     assert torch.equal(use(waiting), use([ROWS[0](one) for one in BLOCKS.split([2, 2, 2])]))
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(1, 3), min_size=2, max_size=4), st.integers(-4, 3), st.sampled_from([torch.cat, torch.stack])
+)
+def test_rows_that_are_joined_are_those_of_the_tensor(shape: list[int], dim: int, join: Any) -> None:
+    def outcome(rows: Any) -> Any:
+        try:
+            return join(rows, dim=dim).tolist()
+        except (IndexError, RuntimeError) as error:
+            return type(error)
+
+    whole = torch.randn(shape)
+    assert outcome(list_to_join(whole)) == outcome(list(whole))
+
+
+def test_what_is_no_tensor_is_listed() -> None:
+    assert list_to_join((1, 2)) == [1, 2]
+    assert list_to_join(torch.tensor([1, 2])) == [1, 2]
+
+
 def test_a_list_that_is_changed_is_refused() -> None:
     pieces = map_to_join(split_to_join(BLOCKS, lengths_to_split(SIZES)), ROWS[0])
     with pytest.raises(NotImplementedError):
         pieces.append(BLOCKS[0])
     with pytest.raises(NotImplementedError):
         pieces += [BLOCKS[0]]
+
+
+class Listed(nn.Module):
+    """The features of each picture, as a list of its rows."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        features: Any = images * 2
+        features = list(features)
+        return torch.cat(features, dim=0).relu()
+
+
+def test_rows_of_any_number_are_joined() -> None:
+    module = Listed().eval()
+    call = ExportCall(module=module, args=(torch.randn(3, 2, 4),), dynamic_shapes=({0: torch.export.Dim("rows")},))
+    with pytest.raises(Exception, match=r"specialized|Constraints violated"):
+        call.export()
+    with apply_shims([find("joined-split")], call) as changed:
+        program = changed.export().module()
+    for rows in (2, 3, 7):
+        images = torch.randn(rows, 2, 4)
+        torch.testing.assert_close(program(images), module(images))
 
 
 class Images(nn.Module):

@@ -18,7 +18,7 @@ from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.code_swap import compile_for, definition_of, inside_decorators, swap_code
 
-_NAME, _READ, _MAP = "_split_to_join", "_lengths_to_split", "_map_to_join"
+_NAME, _READ, _MAP, _LIST = "_split_to_join", "_lengths_to_split", "_map_to_join", "_list_to_join"
 _ROWS = (
     "{0}.reshape(-1, {0}.shape[-1])", "{0}.reshape(-1, {0}.size(-1))", "{0}.view(-1, {0}.shape[-1])",
     "{0}.view(-1, {0}.size(-1))", "{0}.flatten(0, 1)", "{0}.flatten(end_dim=1)",
@@ -62,6 +62,10 @@ class _Pieces:
         torch.ops.aten._assert_async.msg(fits, "the lengths of a split are not those of its tensor")
         copy = self.whole.clone(memory_format=torch.contiguous_format)
         return copy if self.rows is None else self.rows(copy)
+
+    def place_of(self, dim: Any) -> int | None:
+        """The dimension of the pieces as counted from the first; `None` where they have no such dimension."""
+        return _place_of(dim, self.whole.dim())
 
     def __getitem__(self, place: Any) -> Any:
         return self.make()[place]
@@ -110,6 +114,24 @@ class MappedPieces(_Pieces, list[Any]):
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
 
 
+class Rows(MappedPieces):
+    """What `list(whole)` gives: the rows of a tensor, which have a dimension less."""
+
+    def make(self) -> Any:
+        """The rows themselves."""
+        return list(self.whole)
+
+    def join(self) -> Any:
+        """A copy of the tensor with its first two dimensions joined."""
+        import torch
+
+        return self.whole.clone(memory_format=torch.contiguous_format).flatten(0, 1)
+
+    def place_of(self, dim: Any) -> int | None:
+        """As that of the rows."""
+        return _place_of(dim, self.whole.dim() - 1)
+
+
 class _OnePiece:
     """What torch finds in the pieces that it is given, so that it asks here."""
 
@@ -120,16 +142,15 @@ class _OnePiece:
         dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
         known = len(args) + len(kwargs) < 3 and kwargs.keys() <= {"tensors", "dim"}
         joins = getattr(func, "__name__", "") in _JOINS and known
-        if joins and isinstance(pieces, _Pieces) and _place_of(dim, pieces.whole) == pieces.dim:
+        if joins and isinstance(pieces, _Pieces) and pieces.place_of(dim) == pieces.dim:
             return pieces.join()
         made = [one.make() if isinstance(one, _Pieces) else one for one in args]
         return func(*made, **{name: one.make() if isinstance(one, _Pieces) else one for name, one in kwargs.items()})
 
 
-def _place_of(dim: Any, tensor: Any) -> int | None:
-    """The dimension as counted from the first; `None` where the tensor has no such dimension."""
-    is_one = isinstance(dim, int) and -tensor.dim() <= dim < tensor.dim()
-    return dim % tensor.dim() if is_one else None
+def _place_of(dim: Any, many: int) -> int | None:
+    """The dimension of so many as counted from the first; `None` where there is no such dimension."""
+    return dim % many if isinstance(dim, int) and -many <= dim < many else None
 
 
 class ReadLengths:
@@ -150,7 +171,7 @@ def split_to_join(tensor: Any, lengths: Any, dim: int = 0) -> Any:
     """As `torch.split(tensor, lengths, dim)`; the pieces wait for being joined."""
     import torch
 
-    place = _place_of(dim, tensor) if isinstance(tensor, torch.Tensor) else None
+    place = _place_of(dim, tensor.dim()) if isinstance(tensor, torch.Tensor) else None
     if isinstance(lengths, ReadLengths) and place is not None:
         return SplitPieces.of(tensor, lengths.sizes, place)
     read = lengths.sizes.tolist() if isinstance(lengths, ReadLengths) else lengths
@@ -165,9 +186,19 @@ def map_to_join(pieces: Any, rows: Callable[[Any], Any]) -> list[Any]:
     return [rows(one) for one in pieces]
 
 
+def list_to_join(value: Any) -> list[Any]:
+    """As `list(value)`; the rows of a tensor wait for being joined."""
+    import torch
+
+    if isinstance(value, torch.Tensor) and value.dim() > 1:
+        found: list[Any] = Rows.of(value, None, 0)
+        return found
+    return list(value)
+
+
 class _KeepWhole(ast.NodeTransformer):
     """`torch.split(x, sizes.tolist())`, also with a name for the list that nothing else uses, calls `split_to_join`; a
-    comprehension over it whose pieces lose dimensions calls `map_to_join`."""
+    comprehension over it whose pieces lose dimensions calls `map_to_join`, and `list(x)` calls `list_to_join`."""
 
     def __init__(self, tree: ast.FunctionDef) -> None:
         stored, loaded, split = Counter[str](), Counter[str](), Counter[str]()
@@ -192,6 +223,9 @@ class _KeepWhole(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         """A split by such a name, or by a list that is made in the call."""
         self.generic_visit(node)
+        match node:
+            case ast.Call(func=ast.Name(id="list"), args=[ast.Name()], keywords=[]):
+                return ast.Call(ast.Name(_LIST, ast.Load()), node.args, [])
         sizes = _sizes_of(node)
         if not (_is_list(sizes) or (isinstance(sizes, ast.Name) and sizes.id in self.names)):
             return node
@@ -256,8 +290,9 @@ def _keep_whole(function: FunctionType) -> CodeType | None:
     return None if ast.dump(changed) == before else compile_for(function, changed)
 
 
-def _splits_by_list(code: CodeType) -> bool:
-    return {"split", "tolist"} <= set(_all_names(code))
+def _makes_pieces(code: CodeType) -> bool:
+    names = set(_all_names(code))
+    return "list" in names or {"split", "tolist"} <= names
 
 
 def _all_names(code: CodeType) -> Iterator[str]:
@@ -271,11 +306,11 @@ def _all_names(code: CodeType) -> Iterator[str]:
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
     owners = {owner for module in call.module.modules() for owner in type(module).__mro__}
     methods = [value for owner in owners for value in vars(owner).values() if callable(value)]
-    functions = {found for value in methods for found in inside_decorators(value, _splits_by_list)}
+    functions = {found for value in methods for found in inside_decorators(value, _makes_pieces)}
     changes = {function: code for function in functions if (code := _keep_whole(function)) is not None}
     if not changes:
-        raise NotApplicable("no method splits a tensor by lengths that it reads")
-    with swap_code(changes, {_NAME: split_to_join, _READ: lengths_to_split, _MAP: map_to_join}):
+        raise NotApplicable("no method splits a tensor by lengths that it reads, or lists its rows")
+    with swap_code(changes, {_NAME: split_to_join, _READ: lengths_to_split, _MAP: map_to_join, _LIST: list_to_join}):
         yield call
 
 
@@ -287,8 +322,8 @@ SHIM = Shim(
     does=(
         "`torch.split(x, sizes.tolist())` in a method fixes the number of pieces. The pieces are made only where "
         "something else is done with them than joining them in their order along the same dimension; a join gives a "
-        "copy of the tensor. A list of the pieces whose first dimensions are joined, each by itself, is made later, "
-        "too. The program asserts that the lengths are the tensor's, as a split does."
+        "copy of the tensor. So are the rows of `list(x)`, and a list of pieces whose first dimensions are joined, "
+        "each by itself. The program asserts that the lengths are the tensor's, as a split does."
     ),
     cures=(Cure(kinds=("dynamic_dim_specialised",)),),
     needs={"torch": ">=2.8"},
