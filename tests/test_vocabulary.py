@@ -127,7 +127,7 @@ def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunction
 
 def _is_bare_participle(name: str) -> bool:
     word = name.strip("_")
-    if "_" in word or word in NO_PARTICIPLES:
+    if "_" in word or word in NO_PARTICIPLES or name.startswith("__"):  # Python chose the names with two
         return False
     return word.endswith(("ed", "ing")) or word in IRREGULAR
 

@@ -107,14 +107,14 @@ def _refuse(self: Any, *args: Any, **kwargs: Any) -> Any:
     raise NotImplementedError("a list of pieces that are joined later is changed")
 
 
-class MappedPieces(_Pieces, list[Any]):
+class MappedPieces(_Pieces, list[Any]):  # type: ignore[misc]
     """What a comprehension makes of them. It cannot be changed."""
 
     append = extend = insert = pop = remove = clear = sort = reverse = copy = _refuse
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
 
 
-class Rows(MappedPieces):
+class ListedRows(MappedPieces):
     """What `list(whole)` gives: the rows of a tensor, which have a dimension less."""
 
     def make(self) -> Any:
@@ -191,7 +191,7 @@ def list_to_join(value: Any) -> list[Any]:
     import torch
 
     if isinstance(value, torch.Tensor) and value.dim() > 1:
-        found: list[Any] = Rows.of(value, None, 0)
+        found: list[Any] = ListedRows.of(value, None, 0)
         return found
     return list(value)
 
