@@ -152,6 +152,18 @@ class Reshaped(nn.Module):
         return patches.reshape(height, width, -1).mean(0).sum(0)
 
 
+class InLoop(nn.Module):
+    """Computes an order in the middle of its forward."""
+
+    def forward(self, patches: Tensor, shape: Tensor) -> Tensor:
+        x = patches * 2
+        parts = []
+        for _, height, width in shape.tolist():
+            for column in range(width):
+                parts.append(torch.arange(height) * width + column)
+        return x[torch.cat(parts)]
+
+
 class Split(nn.Module):
     """As many images as in the example."""
 
@@ -455,6 +467,7 @@ def test_a_truth_value_is_asserted_by_the_program() -> None:
     [
         (Tower, grids((4, 4), (4, 6), (6, 2)), "hoist"),
         (Sized, several(2, 3, 5), "hoist"),
+        (InLoop, grids((4, 4), (4, 6), (6, 2)), "hoist"),
         (Reshaped, grids((4, 4), (4, 6), (6, 2)), "hoist-numbers"),
     ],
 )
