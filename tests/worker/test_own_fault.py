@@ -127,3 +127,42 @@ def test_an_endless_recursion_is_the_fault_of_who_calls_himself() -> None:
     calls = [as_ours(ours)]
     assert not own_fault(raised_by(lambda: endless(0)))
     assert own_fault(raised_by(calls[0]))
+
+
+SIZES_AS_ARGUMENTS = """
+import torch
+from torch import nn
+
+
+class Places(nn.Module):
+    def forward(self, shape, more):
+        return torch.arange(shape[1]) + shape.numel() + more["nested"][0].numel()
+
+
+class Chosen(nn.Module):
+    def forward(self, x):
+        return x * 2 if x.sum() > 0 else x
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.places, self.chosen = Places(), Chosen()
+
+    def forward(self, x):
+        return self.chosen(x) + self.places(x.size(), more={"nested": [x.shape[1:]]})
+
+
+def build():
+    batch, length = torch.export.Dim("batch"), torch.export.Dim("length")
+    return Model(), (torch.randn(3, 5),), {}, {"x": {0: batch, 1: length}}
+"""
+
+
+def test_a_size_that_is_an_argument_is_no_failure_of_the_submodule_that_takes_it(tmp_path: Path) -> None:
+    """torch has no `dynamic_shapes` for a torch.Size."""
+    (tmp_path / "model.py").write_text(SIZES_AS_ARGUMENTS)
+    report = scan_file(tmp_path / "model.py", exhaustive=True)
+    assert [finding.module for finding in report.findings] == ["chosen"]
+    (part,) = report.parts
+    assert {module.fqn: module.status for module in part.modules}["places"] == "pass"

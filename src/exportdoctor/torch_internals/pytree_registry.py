@@ -170,6 +170,18 @@ def flatten_once(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
     return list(children), lambda others: node.unflatten_fn(others, context)
 
 
+def shapes_of_children(value: Any, shapes: list[Any]) -> Any:
+    """What `dynamic_shapes` has for a value whose children have these: a container of its type, or, for a registered
+    class, one like that in which it is flattened."""
+    from torch.utils import _pytree as pytree
+
+    kind = pytree._get_node_type(value)
+    if kind in pytree.BUILTIN_TYPES:
+        return flatten_once(value)[1](shapes)
+    children, _ = pytree.SUPPORTED_NODES[kind].flatten_fn(value)
+    return tuple(shapes) if isinstance(children, tuple) else shapes
+
+
 def _has_registries() -> bool:
     from torch.utils import _pytree as pytree
 

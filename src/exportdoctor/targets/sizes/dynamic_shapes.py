@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from exportdoctor.torch_internals.pytree_registry import flatten_once, is_registered, node_kind
+from exportdoctor.torch_internals.pytree_registry import flatten_once, is_registered, node_kind, shapes_of_children
 
 if TYPE_CHECKING:
     from torch import nn
@@ -125,9 +125,7 @@ def _static_shape(value: Any) -> Any:
     kind = node_kind(value)
     if kind == "leaf":
         return None
-    children, rebuild = flatten_once(value)
-    children_shapes = [_static_shape(child) for child in children]
-    return rebuild(children_shapes) if kind == "builtin" else children_shapes
+    return shapes_of_children(value, [_static_shape(child) for child in flatten_once(value)[0]])
 
 
 def _number_children(name: str, specs: list[dict[int, str]]) -> list[tuple[str, dict[int, str]]]:

@@ -7,9 +7,9 @@ import resource
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -42,9 +42,8 @@ from exportdoctor.worker.attempt.opaque_children import blames_opaque_op, replac
 from exportdoctor.worker.attempt.shimmed_export import shimmed_export
 from exportdoctor.worker.attempt.torchscript import export_torchscript
 from exportdoctor.worker.capture.attribute_reads import watch_reads
-from exportdoctor.worker.capture.dim_names import all_dynamic, declared_dims, select_dims
-from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, spell_out_kwargs
-from exportdoctor.worker.capture.session import PartCapture
+from exportdoctor.worker.capture.dynamic_dims import spell_out_kwargs, take_sizes_as_tuples
+from exportdoctor.worker.capture.session import PartCapture, Shapes, shapes_of_call
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure
 from exportdoctor.worker.describe.guard_origin import Guard, GuardLog, record_guards
 from exportdoctor.worker.describe.module_stack import innermost_module
@@ -62,8 +61,6 @@ _LATER = frozenset({"decomposed", "onnx", "ort"})
 """What a probe asks for beyond the export: the translation, or the file loaded, run and compared as well."""
 
 _NO_MEMORY = (MemoryError, torch.cuda.OutOfMemoryError)
-
-Shapes = dict[str, Any] | tuple[Any, ...] | list[Any] | None
 
 
 def _non_strict(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Shapes) -> Any:
@@ -164,19 +161,20 @@ class _Attempt:
 
     def _export(self) -> tuple[dict[str, str], tuple[Agreement, ...]]:
         """The later stages that passed, and how the program's numbers agree with eager's."""
-        part, probe, module, call = self.part, self.probe, self.module, self.call
+        part, probe, module = self.part, self.probe, self.module
         with (
             part.prepare(),
             watch_reads(module, probe.watch) as self.reads,
             record_symbol_origins() as self.origins,
             record_guards() as self.guards,
             self._opaque_children() as self.kept,
-            self._spelled_out_kwargs(),
+            self._describable_inputs(),
         ):
+            call = self.call
             if probe.to == "ground":
                 self.ground = disturb_each(module, (call.args, call.kwargs), part.names)
                 return {}, ()
-            shapes = shapes_for(part, probe, module)
+            shapes = self._shapes()
             if probe.shims or probe.to in ("run", "compare"):
                 return self._export_with_shims(shapes)
             with watch_cost(probe, sys._getframe()) as cost:
@@ -222,14 +220,14 @@ class _Attempt:
         """Note which sizes are constants in the program of the part's root."""
         self._require_checks()
         if self.probe.fqn == self.part.prefix:
-            call = self._export_call(shapes_for(self.part, self.probe, self.module))
+            call = self._export_call(self._shapes())
             self.fixed = find_fixed_axes(program, call, given, self.part.built.axes)
 
     def _see_refused(self, program: Any, given: ExportCall, one: InputSet, row: Agreement) -> None:
         """Note the guard by which the program of the part's root refuses sizes that eager takes."""
         if self.probe.fqn != self.part.prefix or self.refusal is not None:
             return
-        call = self._export_call(shapes_for(self.part, self.probe, self.module))
+        call = self._export_call(self._shapes())
         guard = find_refusing_guard(program, call, given, self.guards, one.inputs)
         if guard is not None:
             fact = ExceptionFact(type=SIZES_REFUSED, message=row.trouble)
@@ -246,10 +244,19 @@ class _Attempt:
             return nullcontext(())
         return replace_children(self.call.inner, self.call.inner_there, self.part.by_id())
 
-    def _spelled_out_kwargs(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def _describable_inputs(self) -> Iterator[None]:
+        """Within it the inputs of the call are such as torch takes dynamic sizes for."""
         if not self.call.dims and (self.probe.fqn != self.part.prefix or self.probe.dynamic is None):
-            return nullcontext()
-        return spell_out_kwargs(self.module, self.call.args, self.call.kwargs)
+            yield
+            return
+        with take_sizes_as_tuples(self.module, self.call.args, self.call.kwargs) as (args, kwargs):
+            self.call = replace(self.call, args=args, kwargs=kwargs)
+            with spell_out_kwargs(self.module, args, kwargs):
+                yield
+
+    def _shapes(self) -> Shapes:
+        return shapes_of_call(self.part, self.probe, self.module, self.call)
 
     def _export_call(self, shapes: Shapes) -> ExportCall:
         """The call that shims change. Inputs of other sizes are known for the part's root only."""
@@ -338,13 +345,3 @@ def _log(error: BaseException, graph: str) -> None:
     if graph and not hasattr(error, "partial_fx_graph"):
         print(f"The graph that had been traced:\n{graph}\n", file=sys.stderr)
     traceback.print_exception(error, file=sys.stderr)
-
-
-def shapes_for(part: PartCapture, probe: Probe, module: torch.nn.Module) -> Shapes:
-    """The target's own dynamic shapes for the root; for a submodule those that differ between two captures."""
-    call = part.calls_of(probe.fqn)[probe.call]
-    root = probe.fqn == part.prefix
-    if root and probe.dynamic is None:
-        return part.dynamic_shapes
-    dims = declared_dims(part.built) if root else all_dynamic(call)
-    return dynamic_shapes_of(module, call.args, call.kwargs, select_dims(call, dims, probe.dynamic))

@@ -17,7 +17,7 @@ import torch
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.core.protocol.scan import InputFact
 from exportdoctor.shims.torch_export import bundled_keywords, spell_out
-from exportdoctor.torch_internals.pytree_registry import flatten_once, node_kind
+from exportdoctor.torch_internals.pytree_registry import flatten_once, node_kind, shapes_of_children
 from exportdoctor.torch_internals.trees import leaves_with_paths, path_text, place_of
 
 Dims = Mapping[int, tuple[int, ...]]
@@ -72,8 +72,8 @@ def dynamic_shapes_of(
 ) -> dict[str, Any] | None:
     """`dynamic_shapes` for `torch.export.export` with these `dims`; None if all sizes are static.
 
-    torch expects one entry for each argument of forward, in containers of the same types, and a list of children for a
-    registered class.
+    torch expects one entry for each argument of forward, in containers of the same types, and for a registered class
+    the container of its children.
     """
     if not dims:
         return None
@@ -89,9 +89,7 @@ def _spec(value: Any, counter: Iterator[int], dims: Mapping[InputDim, Any]) -> A
         leaf = next(counter)
         mine = {dimension: dim for (index, dimension), dim in dims.items() if index == leaf}
         return mine.get(None, mine or None)
-    children, rebuild = flatten_once(value)
-    specs = [_spec(child, counter, dims) for child in children]
-    return rebuild(specs) if kind == "builtin" else specs
+    return shapes_of_children(value, [_spec(child, counter, dims) for child in flatten_once(value)[0]])
 
 
 @contextmanager
@@ -116,6 +114,56 @@ def spell_out_kwargs(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dic
     spelled_out.__signature__ = spell_out(signature, names)  # type: ignore[attr-defined]
     with patch_attribute(module, "forward", spelled_out):
         yield
+
+
+@contextmanager
+def take_sizes_as_tuples(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Within it `module.forward` takes a tuple for each `torch.Size` of this call, and runs with the `torch.Size`.
+
+    torch 2.13 accepts no `dynamic_shapes` for a `torch.Size`: they are checked against a tuple, and then against the
+    list into which pytree takes it apart. Yields the inputs of the call as they are given now.
+    """
+    if not _has_sizes((args, kwargs)):
+        yield args, kwargs
+        return
+    forward = module.forward
+
+    @functools.wraps(forward)
+    def with_sizes(*given: Any, **named: Any) -> Any:
+        given = tuple(map(_as_sizes, args, given)) + given[len(args) :]
+        return forward(*given, **{name: _as_sizes(kwargs.get(name), value) for name, value in named.items()})
+
+    with_sizes.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+    with patch_attribute(module, "forward", with_sizes):
+        yield _as_tuples(args), _as_tuples(kwargs)
+
+
+def _has_sizes(value: Any) -> bool:
+    if isinstance(value, torch.Size):
+        return True
+    items = value.values() if type(value) is dict else value if type(value) in (list, tuple) else ()
+    return any(map(_has_sizes, items))
+
+
+def _as_tuples(value: Any) -> Any:
+    if isinstance(value, torch.Size):
+        return tuple(value)
+    if type(value) is dict:
+        return {key: _as_tuples(item) for key, item in value.items()}
+    return type(value)(map(_as_tuples, value)) if type(value) in (list, tuple) else value
+
+
+def _as_sizes(before: Any, value: Any) -> Any:
+    """The value with a `torch.Size` wherever there was one."""
+    if isinstance(before, torch.Size) and type(value) is tuple:
+        return torch.Size(value)
+    if type(before) is type(value) is dict:
+        return {key: _as_sizes(before.get(key), item) for key, item in value.items()}
+    if type(before) is type(value) and type(value) in (list, tuple) and len(before) == len(value):
+        return type(value)(map(_as_sizes, before, value))
+    return value
 
 
 def input_facts(leaves: list[tuple[str, Any]], axes: Mapping[InputDim, str]) -> tuple[InputFact, ...]:

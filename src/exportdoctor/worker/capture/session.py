@@ -13,17 +13,21 @@ import torch
 
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.protocol.scan import CallFact, Captured, EquivalenceGroup, ModuleFact
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.report.wording import capture as wording
 from exportdoctor.targets.built import BuiltPart
 from exportdoctor.torch_internals.fake_tensors import has_fakes
 from exportdoctor.torch_internals.pytree_registry import names_registered_in
-from exportdoctor.worker.capture.dim_names import name_axes
-from exportdoctor.worker.capture.dynamic_dims import input_facts, leaves_of
+from exportdoctor.worker.capture.dim_names import all_dynamic, declared_dims, name_axes, select_dims
+from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, input_facts, leaves_of
 from exportdoctor.worker.capture.fingerprint import Fingerprints, Question
 from exportdoctor.worker.capture.forward_hooks import CALLS_KEPT, Call, ModuleCalls, add_dims, record_calls
 from exportdoctor.worker.capture.outside_mentions import find_mentioned
 from exportdoctor.worker.capture.snapshot import CopyBudget
 from exportdoctor.worker.describe.module_stack import state_id
+
+Shapes = dict[str, Any] | tuple[Any, ...] | list[Any] | None
+"""`dynamic_shapes` of `torch.export.export`."""
 
 
 @dataclass
@@ -283,3 +287,17 @@ def _call_fact(part: PartCapture, fqn: str, index: int, differing: dict[str, tup
 
 def _join(prefix: str, path: str) -> str:
     return f"{prefix}.{path}" if prefix and path else prefix or path
+
+
+def shapes_for(part: PartCapture, probe: Probe, module: torch.nn.Module) -> Shapes:
+    """The target's own dynamic shapes for the root; for a submodule those that differ between two captures."""
+    return shapes_of_call(part, probe, module, part.calls_of(probe.fqn)[probe.call])
+
+
+def shapes_of_call(part: PartCapture, probe: Probe, module: torch.nn.Module, call: Call) -> Shapes:
+    """As `shapes_for`, of this call."""
+    root = probe.fqn == part.prefix
+    if root and probe.dynamic is None:
+        return part.dynamic_shapes
+    dims = declared_dims(part.built) if root else all_dynamic(call)
+    return dynamic_shapes_of(module, call.args, call.kwargs, select_dims(call, dims, probe.dynamic))

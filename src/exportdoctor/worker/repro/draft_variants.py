@@ -19,10 +19,9 @@ from exportdoctor.core.records.probe import Probe
 from exportdoctor.shims.export_call import ExportCall, shapes_by_name
 from exportdoctor.shims.torch_export import bundled_keywords
 from exportdoctor.torch_internals.trees import tree_unflatten
-from exportdoctor.worker.attempt.export_attempt import shapes_for
 from exportdoctor.worker.capture.call_shapes import CallShapes
 from exportdoctor.worker.capture.forward_hooks import Call
-from exportdoctor.worker.capture.session import PartCapture
+from exportdoctor.worker.capture.session import PartCapture, shapes_for
 from exportdoctor.worker.capture.size_inference import infer_size
 from exportdoctor.worker.repro.script.literals import export_code, shapes_code
 from exportdoctor.worker.repro.script.prune import CodeSelection

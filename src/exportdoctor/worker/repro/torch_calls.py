@@ -25,9 +25,9 @@ from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.shims import ExportCall, apply_shims, find, order_shims
 from exportdoctor.torch_internals.trees import leaves_with_paths, path_text
-from exportdoctor.worker.attempt.export_attempt import attempt, shapes_for
+from exportdoctor.worker.attempt.export_attempt import attempt
 from exportdoctor.worker.capture.dim_names import declared_dims, select_dims
-from exportdoctor.worker.capture.session import PartCapture
+from exportdoctor.worker.capture.session import PartCapture, shapes_for
 from exportdoctor.worker.repro.call_log import CallLog, read_calls, write_symbolic
 from exportdoctor.worker.repro.script.literals import export_code, plain_code, shapes_code, tensor_code
 from exportdoctor.worker.repro.watched_run import run_in_child

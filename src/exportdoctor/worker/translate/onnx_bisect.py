@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from exportdoctor.core.protocol.export import StageFailure
 from exportdoctor.core.records.outcome import Stage
 from exportdoctor.shims import ExportCall
 from exportdoctor.worker.capture.dim_names import all_dynamic
-from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, spell_out_kwargs
+from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, spell_out_kwargs, take_sizes_as_tuples
 from exportdoctor.worker.capture.forward_hooks import Call, ModuleCalls, add_dims, record_calls
 from exportdoctor.worker.capture.snapshot import CopyBudget
 from exportdoctor.worker.translate.failed_node import describe_stage_failure
@@ -100,7 +99,10 @@ def _fails(module: torch.nn.Module, seen: Call, *, opset: int, stage: Stage) -> 
 
 
 def _export(module: torch.nn.Module, seen: Call) -> Any:
-    context: AbstractContextManager[None] = spell_out_kwargs(module, seen.args, seen.kwargs)
-    with torch.no_grad(), context:
-        shapes = dynamic_shapes_of(module, seen.args, seen.kwargs, all_dynamic(seen))
-        return torch.export.export(module, seen.args, seen.kwargs, dynamic_shapes=shapes, strict=False)
+    with (
+        torch.no_grad(),
+        take_sizes_as_tuples(module, seen.args, seen.kwargs) as (args, kwargs),
+        spell_out_kwargs(module, args, kwargs),
+    ):
+        shapes = dynamic_shapes_of(module, args, kwargs, all_dynamic(seen))
+        return torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
