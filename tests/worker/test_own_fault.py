@@ -136,7 +136,9 @@ from torch import nn
 
 class Places(nn.Module):
     def forward(self, shape, more):
-        return torch.arange(shape[1]) + shape.numel() + more["nested"][0].numel()
+        if not all(isinstance(one, torch.Size) for one in (shape, more["nested"][0])):
+            raise TypeError(shape)
+        return torch.arange(shape[1]) + more["nested"][0][0]
 
 
 class Chosen(nn.Module):
