@@ -882,3 +882,8 @@ def test_a_finding_is_looked_at_anew_before_its_repro_is_offered(
     target.write_text(target.read_text().replace("lengths.tolist()", "[3, 5]"))
     assert command_line(["repro", str(run), "F1", "-q"]) == 2
     assert "The failure no longer occurs" in capsys.readouterr().err
+
+
+def test_what_torch_registers_itself_is_not_registered_by_a_script() -> None:
+    script = ScriptBuilder(CodeSelection.of(None, substitute=False, decorators=False), {})
+    assert list(write_registrations(script, ((torch.Size([2, 3]), {"shape": torch.Size([1])}), {}))) == []

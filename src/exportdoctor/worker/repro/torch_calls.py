@@ -35,6 +35,7 @@ from exportdoctor.worker.repro.watched_run import run_in_child
 _UNGUARDED = re.compile(r"data-dependent expression (.+?)(?: \(unhinted: (.+?)\)\.?(?:  \(|$)|\.?$)", re.M)
 _NAME = re.compile(r"\b[pvx]\d+\b")
 _SHORT, _MOST = 25, 300  # lines of a draft
+_REDUCIBLE = 14  # lines, which a reduction takes to their end in its time though each needs the one before
 _CUTS = (4, 12)  # calls that stay where more would lead to the failure
 _PLACES = 4  # calls on one line, the last ones, that may be what failed
 _ASKING = {
@@ -231,7 +232,7 @@ _Values = dict[str, tuple[int, str]]
 def _slices(ending: str, calls: list[Any], values: _Values) -> Iterator[list[str]]:
     """The ending after the calls that lead to it; first after the last few of them where they are many."""
     whole = [*_leading_to(ending, calls, values), ending]
-    if len(whole) > _SHORT:
+    if len(whole) > _REDUCIBLE:
         yield from ([*_leading_to(ending, calls, values, most), ending] for most in _CUTS)
     yield whole
 

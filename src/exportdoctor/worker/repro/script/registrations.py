@@ -20,9 +20,12 @@ torch.utils._pytree.register_pytree_node(
 
 
 def write_registrations(script: ScriptBuilder, inputs: Any) -> Iterator[str]:
-    """A statement for each class that is registered now and is no builtin container. Raises LookupError."""
+    """A statement for each class that is registered now and that importing torch does not register. Raises
+    LookupError."""
     done: dict[type, int] = {}
     for value in _find_registered(inputs):
+        if type(value).__module__.partition(".")[0] == "torch":
+            continue
         children = flatten_once(value)[0]
         if done.setdefault(type(value), len(children)) != len(children):
             raise LookupError(f"{type(value).__qualname__} objects of several lengths")
