@@ -885,5 +885,11 @@ def test_a_finding_is_looked_at_anew_before_its_repro_is_offered(
 
 
 def test_what_torch_registers_itself_is_not_registered_by_a_script() -> None:
+    import torch
+
+    from exportdoctor.worker.repro.script.prune import CodeSelection
+    from exportdoctor.worker.repro.script.registrations import write_registrations
+    from exportdoctor.worker.repro.script.script_builder import ScriptBuilder
+
     script = ScriptBuilder(CodeSelection.of(None, substitute=False, decorators=False), {})
     assert list(write_registrations(script, ((torch.Size([2, 3]), {"shape": torch.Size([1])}), {}))) == []
