@@ -13,7 +13,7 @@ import pytest
 
 from exportdoctor.worker.describe.python_frames import python_frame
 
-HEAD = "class No:\n    def __bool__(self): raise ValueError('no')\n    def big(self): return self\n\ndef ask(x):\n"
+HEAD = "class No:\n    def __bool__(self): raise ValueError('no')\n    def big(self): return self\n    __iter__ = __bool__\n\ndef ask(x):\n"
 
 
 def asked(body: str, folder: Path) -> str | None:
@@ -39,6 +39,7 @@ def asked(body: str, folder: Path) -> str | None:
         ("if (\n    x.big()\n    or x\n):\n    print(1)\nelse:\n    print(2)", "x.big() or x"),
         ("if 1 > 2:\n    pass\nelif (\n    x.big()\n    and x\n):\n    print('a'\n        'b')", "x.big() and x"),
         ("while (\n    x\n    and x.big()\n):\n    print(1)", "x and x.big()"),
+        ("for one in x.big():\n    print(one)\n    print(2)", "x.big()"),
         ("y = [\n    1,\n    not x,\n]", "not x"),
         ("y = bool(  # asks\n    x  # a '#'\n)", "bool( x )"),
     ],

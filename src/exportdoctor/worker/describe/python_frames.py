@@ -82,7 +82,7 @@ def segment(path: str, positions: Any) -> str | None:
     lines[-1] = lines[-1][:end_column]
     lines[0] = b" " * column + lines[0][column:]
     text = _without_comments(textwrap.dedent(b"".join(lines).decode(errors="replace")))
-    return " ".join(line.strip() for line in (_condition(text) or text).splitlines())[:400] or None
+    return " ".join(line.strip() for line in (_asked_by_statement(text) or text).splitlines())[:400] or None
 
 
 def _without_comments(text: str) -> str:
@@ -98,16 +98,17 @@ def _without_comments(text: str) -> str:
     return "\n".join(lines)
 
 
-def _condition(text: str) -> str | None:
-    """The condition of a whole `if` or `while`: to Python 3.11, one over several lines is asked by the statement."""
-    if not re.match(r"(?:if|elif|while)\b", text):
+def _asked_by_statement(text: str) -> str | None:
+    """What a whole `if` or `while` asks, or a whole `for` goes over: to Python 3.11 the statement does it."""
+    if not re.match(r"(?:if|elif|while|for)\b", text):
         return None
     text = text.removeprefix("el")
     try:
         (node,) = ast.parse(text).body
     except (SyntaxError, ValueError):
         return None
-    return ast.get_source_segment(text, node.test) if isinstance(node, ast.If | ast.While) else None
+    asked = node.test if isinstance(node, ast.If | ast.While) else node.iter if isinstance(node, ast.For) else None
+    return ast.get_source_segment(text, asked) if asked is not None else None
 
 
 def expression_at(code: CodeType, last_instruction: int) -> str | None:
