@@ -13,7 +13,13 @@ import pytest
 
 from exportdoctor.worker.describe.python_frames import python_frame
 
-HEAD = "class No:\n    def __bool__(self): raise ValueError('no')\n    def big(self): return self\n    __iter__ = __bool__\n\ndef ask(x):\n"
+HEAD = """class No:
+    def __bool__(self): raise ValueError('no')
+    def big(self): return self
+    __iter__ = __bool__
+
+def ask(x):
+"""
 
 
 def asked(body: str, folder: Path) -> str | None:
