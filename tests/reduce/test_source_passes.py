@@ -10,6 +10,7 @@ import pytest
 from exportdoctor.reduce import SearchLimits, Verdict, drive, source_size, until_no_progress
 from exportdoctor.reduce.source import PASSES, SourcePass
 from exportdoctor.reduce.source.passes.aliases import drop_aliases
+from exportdoctor.reduce.source.passes.share_sizes import share_sizes
 from exportdoctor.reduce.source.passes.tidy import drop_idle_statements
 from exportdoctor.reduce.source.source_version import SourceVersion
 
@@ -478,3 +479,20 @@ def test_a_value_keeps_one_name_and_what_nothing_reads_goes() -> None:
     found = drop_aliases(drop_idle_statements(source))
     expected = ["a = x", "c = a.sum()", "x = x + 1", "e = [c]", "f = int(x)", "return e[0].view(a)"]
     assert [line.strip() for line in found.splitlines()[1:]] == expected
+
+
+def test_what_leads_from_one_size_to_another_is_cut_at_once() -> None:
+    """The failure needs a padded tensor and two sums; the chain between is as long as a network."""
+    chain = "".join(f"    c{n} = conv(ones(x.shape[0], c{n - 1}.shape[2]))\n" for n in range(1, 40))
+    source = f"def forward(x):\n    c0 = pad(x)\n{chain}    return ones(c39.shape[2]) + ones(2, c38.shape[2])\n"
+    asked = []
+
+    def judge(text: str) -> Verdict:
+        asked.append(text)
+        return Verdict.YES if "pad(x)" in text else Verdict.NO
+
+    found = drive(share_sizes(source), judge, start=source, limits=SearchLimits(size=len))
+    assert found.answer is not None
+    assert "return ones(c0.shape[2]) + ones(2, c0.shape[2])" in found.answer
+    assert "x.shape[0]" in found.answer
+    assert len(asked) == 2  # the source itself, and one candidate

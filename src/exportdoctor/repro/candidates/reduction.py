@@ -38,6 +38,7 @@ from exportdoctor.reduce.source.passes.script_sizes import (
     shrink_sizes,
     widen_dynamic_sizes,
 )
+from exportdoctor.reduce.source.passes.share_sizes import share_sizes
 from exportdoctor.reduce.source.passes.tidy import drop_idle_statements, name_inputs, rename_exported_class
 from exportdoctor.report import wording
 from exportdoctor.repro.candidates.budget import LONG, BudgetClock
@@ -102,10 +103,11 @@ class Reducer:
             if inlined != source and self.judge(inlined) is Verdict.YES:
                 source = slice_by_stack(self.judge, inlined, self.tell)
             limits = SearchLimits[str](size=source_size, should_stop=lambda: self.clock.is_over(_ONES))
-            found = drive(replace_with_ones(source), self.judge, start=source, limits=limits)
-            answer = found.answer or found.smallest
-            if answer and answer != source:
-                source = slice_by_stack(self.judge, answer, self.tell)
+            for leap in (share_sizes, replace_with_ones):
+                found = drive(leap(source), self.judge, start=source, limits=limits)
+                answer = found.answer or found.smallest
+                if answer and answer != source:
+                    source = slice_by_stack(self.judge, answer, self.tell)
         except KeyboardInterrupt:
             return ReductionResult(source, ended=_INTERRUPTED, eager=self.judge.eager)
         result = self._drive(_all_passes, source, share=1 - _POLISHING, questions=self.clock.budget.questions)

@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterator
 
 from exportdoctor.reduce.search_protocol import Search
+from exportdoctor.reduce.source.tree import all_but_constructors
 
 _SHAPES = ("2, 2, 2", "2, 2", "2, 2, 2, 2")
 _SYMBOLS = frozenset({"tolist", "item", "nonzero", "split", "cond", "int", "bool", "float"})
@@ -21,7 +22,7 @@ _MOST = 8
 
 def replace_with_ones(source: str) -> Search[str, str]:
     """The search: in each function, the last of the text first, as many of its first assignments as can go."""
-    for owner in reversed(range(len(_functions(ast.parse(source))))):
+    for owner in reversed(range(len(all_but_constructors(ast.parse(source))))):
         offered = tuple(_without_beginning(source, owner))[:_MOST]
         index = (yield offered) if offered else None
         if index is not None:
@@ -31,15 +32,11 @@ def replace_with_ones(source: str) -> Search[str, str]:
 
 def _without_beginning(source: str, owner: int) -> Iterator[str]:
     """All assignments, all but the last one, and so on: the failing statement may be among the last."""
-    places = [number for number, node in enumerate(_functions(ast.parse(source))[owner].body) if _can_be_replaced(node)]
+    body = all_but_constructors(ast.parse(source))[owner].body
+    places = [number for number, node in enumerate(body) if _can_be_replaced(node)]
     for count in range(len(places), 0, -1):
         for shape in _SHAPES:
             yield _with_ones(source, owner, places[:count], shape)
-
-
-def _functions(tree: ast.Module) -> list[ast.FunctionDef]:
-    """All but constructors."""
-    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name != "__init__"]
 
 
 def _can_be_replaced(node: ast.AST) -> bool:
@@ -61,7 +58,7 @@ def _targets(node: ast.Assign) -> list[ast.expr]:
 
 def _with_ones(source: str, owner: int, places: list[int], shape: str) -> str:
     tree = ast.parse(source)
-    body = _functions(tree)[owner].body
+    body = all_but_constructors(tree)[owner].body
     for place in places:
         node = body[place]
         assert isinstance(node, ast.Assign)
