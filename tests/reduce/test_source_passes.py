@@ -491,7 +491,7 @@ def test_what_leads_from_one_size_to_another_is_cut_at_once() -> None:
         asked.append(text)
         return Verdict.YES if "pad(x)" in text else Verdict.NO
 
-    found = drive(share_sizes(source), judge, start=source, limits=SearchLimits(size=len))
+    found = drive(share_sizes(source), judge, start=source, limits=SearchLimits[str](size=source_size))
     assert found.answer is not None
     assert "return ones(c0.shape[2]) + ones(2, c0.shape[2])" in found.answer
     assert "x.shape[0]" in found.answer
