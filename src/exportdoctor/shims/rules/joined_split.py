@@ -210,6 +210,8 @@ class _KeepWhole(ast.NodeTransformer):
                 split[sizes.id] += 1
             if isinstance(node, ast.Assign) and _is_list(node.value) and isinstance(node.targets[0], ast.Name):
                 lists.add(node.targets[0].id)
+        own = {one.arg for one in ast.walk(tree) if isinstance(one, ast.arg)} | stored.keys()
+        self.knows_list = "list" not in own
         self.names = {name for name in lists if stored[name] == 1 and loaded[name] == split[name] > 0}
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
@@ -224,7 +226,7 @@ class _KeepWhole(ast.NodeTransformer):
         """A split by such a name, or by a list that is made in the call."""
         self.generic_visit(node)
         match node:
-            case ast.Call(func=ast.Name(id="list"), args=[ast.Name()], keywords=[]):
+            case ast.Call(func=ast.Name(id="list"), args=[ast.Name()], keywords=[]) if self.knows_list:
                 return ast.Call(ast.Name(_LIST, ast.Load()), node.args, [])
         sizes = _sizes_of(node)
         if not (_is_list(sizes) or (isinstance(sizes, ast.Name) and sizes.id in self.names)):

@@ -50,12 +50,11 @@ def outline_blocks(module: Any, inputs: Inputs, owner: FunctionType, lines: set[
     if READS_ALL_NAMES & set(all_names(node)):
         return None
     seen = _watch_locals(module, inputs, code)
-    blocks: list[_Block] = []
-    for line in sorted(lines):
-        place = _find_statement(node, line)
-        block = _grow(place, seen) if place is not None else None
-        if block is not None and not any(one in other.statements for other in blocks for one in block.statements):
-            blocks.append(block)
+    kept, blocks = _find_blocks(node, lines, seen)
+    if kept != lines:  # statements that stay where they are stay as they are
+        node = definition_of(owner)
+        assert node is not None
+        _, blocks = _find_blocks(node, kept, seen)
     if not any(has_node(one, _LOOPS) for block in blocks for one in block.statements):
         return None
     stem = re.sub(r"\W+", "_", owner.__qualname__).strip("_")
@@ -65,6 +64,21 @@ def outline_blocks(module: Any, inputs: Inputs, owner: FunctionType, lines: set[
         found += [made] if made is not None else []
     whole = compile_for(owner, node) if found and not _sees_inside(node, blocks) else None
     return Outline(owner=owner, code=whole, blocks=tuple(found)) if whole is not None else None
+
+
+def _find_blocks(
+    function: ast.FunctionDef, lines: set[int], seen: Mapping[int, _Kinds]
+) -> tuple[set[int], list[_Block]]:
+    """The lines that are in blocks, and these, in order. Calls in them may become statements of their own."""
+    kept, blocks = set[int](), list[_Block]()
+    for line in sorted(lines):
+        place = _find_statement(function, line)
+        block = _grow(place, seen) if place is not None else None
+        if block is not None:
+            kept.add(line)
+            if not any(one in other.statements for other in blocks for one in block.statements):
+                blocks.append(block)
+    return kept, blocks
 
 
 def _sees_inside(node: ast.FunctionDef, blocks: Sequence[_Block]) -> bool:
