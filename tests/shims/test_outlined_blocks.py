@@ -101,6 +101,33 @@ class Padded(Inline):
         return x + mask.sum(0)
 
 
+class OnOneLine(Inline):
+    """What the loop writes into is made on a line with another statement."""
+
+    def forward(self, patches: Tensor, grid: Tensor) -> Tensor:
+        x = self.proj(patches)
+        order = torch.zeros(len(x), dtype=torch.int64); start = 0  # noqa: E702  # fmt: skip
+        for _, height, width in grid.tolist():
+            order[start : start + height * width] = height if height > width else width
+            start += height * width
+        order += 1
+        return x * order[:, None]
+
+
+class EndsLater(Inline):
+    """What the loop in a block makes is joined after that block."""
+
+    def forward(self, patches: Tensor, grid: Tensor) -> Tensor:
+        x = self.proj(patches)
+        parts = []
+        with torch.no_grad():
+            for _, height, width in grid.tolist():
+                if height > 50:
+                    raise ValueError("too high")
+                parts.append(torch.arange(height).repeat_interleave(width))
+        return x * torch.cat(parts)[:, None]
+
+
 class InTwoPlaces(Inline):
     """Two loops of one function, called for each of two layers."""
 
@@ -131,6 +158,8 @@ class InTwoPlaces(Inline):
         (Tables, "hoist"),
         (Segments, "hoist"),
         (Padded, "hoist"),
+        (OnOneLine, "hoist"),
+        (EndsLater, "hoist"),
         (InTwoPlaces, "hoist"),
         (InTwoPlaces, "hoist:InTwoPlaces.mix"),
     ],

@@ -73,7 +73,8 @@ def _find_blocks(
     kept, blocks = set[int](), list[_Block]()
     for line in sorted(lines):
         place = _find_statement(function, line)
-        block = _grow(place, seen) if place is not None else None
+        places = [_Place(place.lists[depth:]) for depth in range(len(place.lists))] if place is not None else []
+        block = next((found for one in places if (found := _grow(one, seen)) is not None), None)
         if block is not None:
             kept.add(line)
             if not any(one in other.statements for other in blocks for one in block.statements):
@@ -146,7 +147,10 @@ def _grow(place: _Place, seen: Mapping[int, _Kinds]) -> _Block | None:
         given = tuple(sorted(name for name in before if is_read_first(name, statements)))
         results = tuple(sorted(name for name in bound if is_read_first(name, rest)))
         unfinished = {name for name in results if not name.startswith(_PART) and then.get(name) != _CLEAN}
-        if any(before[name] == _OTHER for name in given) or not names_changed(statements).isdisjoint(given):
+        # what the names hold is known by line: of two statements on one line, before the first
+        earlier = {name for one in within[:start] for name in bound_names(one)} - before.keys()
+        unknown = any(is_read_first(name, statements) for name in earlier)
+        if unknown or any(before[name] == _OTHER for name in given) or not names_changed(statements).isdisjoint(given):
             start -= 1
             if start < 0:
                 return None
