@@ -10,7 +10,7 @@ import pytest
 from exportdoctor.reduce import SearchLimits, Verdict, drive, source_size, until_no_progress
 from exportdoctor.reduce.source import PASSES, SourcePass
 from exportdoctor.reduce.source.passes.aliases import drop_aliases
-from exportdoctor.reduce.source.passes.share_sizes import share_sizes
+from exportdoctor.reduce.source.passes.leaps import share_sizes
 from exportdoctor.reduce.source.passes.tidy import drop_idle_statements
 from exportdoctor.reduce.source.source_version import SourceVersion
 

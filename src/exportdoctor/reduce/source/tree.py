@@ -101,8 +101,3 @@ def statement_lists(tree: ast.AST) -> Iterator[tuple[ast.stmt, ...]]:
 def holds_statements(node: object) -> bool:
     """Whether a node is a statement, an exception handler or a match case."""
     return isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case)
-
-
-def all_but_constructors(tree: ast.Module) -> list[ast.FunctionDef]:
-    """The functions and methods of a text, in the order of `ast.walk`."""
-    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name != "__init__"]

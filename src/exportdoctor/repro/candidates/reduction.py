@@ -30,15 +30,14 @@ from exportdoctor.reduce.source.passes.aliases import drop_aliases
 from exportdoctor.reduce.source.passes.backward_slice import slice_backward
 from exportdoctor.reduce.source.passes.inline_modules import inline_modules
 from exportdoctor.reduce.source.passes.inlining import inline_single_calls
+from exportdoctor.reduce.source.passes.leaps import replace_with_ones, share_sizes
 from exportdoctor.reduce.source.passes.parameters import drop_unread_parameters
-from exportdoctor.reduce.source.passes.replace_with_ones import replace_with_ones
 from exportdoctor.reduce.source.passes.script_sizes import (
     offer_eager_sizes,
     return_last_values,
     shrink_sizes,
     widen_dynamic_sizes,
 )
-from exportdoctor.reduce.source.passes.share_sizes import share_sizes
 from exportdoctor.reduce.source.passes.tidy import drop_idle_statements, name_inputs, rename_exported_class
 from exportdoctor.report import wording
 from exportdoctor.repro.candidates.budget import LONG, BudgetClock

@@ -1,7 +1,7 @@
 """The passes. `PASSES` are those of `reduce_source`, which work on any Python source, in the order in which they run.
 
 The others know a repro script, whose last statement exports a module that is built from classes above it:
-script_sizes, share_sizes, replace_with_ones, inline_modules, backward_slice and tidy.
+script_sizes, leaps, inline_modules, backward_slice and tidy.
 """
 
 from __future__ import annotations
