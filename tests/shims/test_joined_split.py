@@ -138,6 +138,7 @@ def test_rows_of_pieces_are_the_rows_of_all(rows: Callable[[Any], Any], sizes: l
         lambda pieces: torch.cat(list(reversed(pieces))),
         lambda pieces: torch.stack([piece.sum() for piece in pieces]),
         lambda pieces: torch.tensor(len(pieces) + isinstance(pieces, list)),
+        lambda pieces: torch.tensor(pieces.count(None)),
     ],
 )
 def test_a_list_of_mapped_pieces_is_as_that_of_a_comprehension(use: Callable[[Any], torch.Tensor]) -> None:

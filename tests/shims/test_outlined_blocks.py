@@ -215,6 +215,14 @@ class Refused(Inline):
             parts.append(torch.arange(height * width) + len(seen))
         return x + torch.cat(parts)[:, None]
 
+    def keeps_and_rebinds(self, x: Tensor, grid: Tensor) -> Tensor:
+        """The name holds a tensor in the end."""
+        seen: Any = self.seen
+        for _, height, width in grid.tolist():
+            seen.append(height * width)
+        seen = torch.tensor(seen[-1:])
+        return x * seen
+
     def keeps_inside(self, x: Tensor, grid: Tensor) -> Tensor:
         parts, rows = [], [self.seen]
         for _, height, width in grid.tolist():
@@ -289,8 +297,8 @@ class Refused(Inline):
 @pytest.mark.parametrize(
     "which",
     [
-        "keeps", "keeps_by_another_name", "adds", "keeps_inside", "keeps_each", "counts", "reads", "returns", "draws",
-        "writes", "closes", "hands_over",
+        "keeps", "keeps_by_another_name", "adds", "keeps_and_rebinds", "keeps_inside", "keeps_each", "counts", "reads",
+        "returns", "draws", "writes", "closes", "hands_over",
     ],
 )  # fmt: skip
 def test_a_loop_that_does_more_than_compute_from_whole_numbers_stays(which: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from exportdoctor.shims.rules.call_sites import CHANGES
@@ -17,14 +17,14 @@ _BOUND_TO_FUNCTION = (
 _NEW_CONTAINERS = frozenset({"list", "dict", "set"})
 
 
-def is_movable(statements: Sequence[ast.stmt], plain: Collection[str]) -> bool:
+def is_movable(statements: Sequence[ast.stmt], is_plain: Callable[[str, int], bool]) -> bool:
     """Whether they do the same in another function, and what they change in place is their own work: lists, dicts and
-    sets that they make, or what the names in `plain` hold, which are numbers and tensors."""
+    sets that they make, or what `is_plain`: a name that holds a number or a tensor whenever that line is run."""
     for one in (each for statement in statements for each in ast.walk(statement)):
         if isinstance(one, _BOUND_TO_FUNCTION) or (isinstance(one, ast.Name) and one.id == "super"):
             return False
         changed = _changed_by(one)
-        if changed is not None and not _is_own_work(changed, statements, plain):
+        if changed is not None and not _is_own_work(changed, statements, is_plain):
             return False
     return not any(map(_leaves_loop, statements))
 
@@ -60,11 +60,11 @@ def _root(node: ast.expr) -> tuple[ast.expr, int]:
     return node, depth
 
 
-def _is_own_work(changed: ast.expr, statements: Sequence[ast.stmt], plain: Collection[str]) -> bool:
+def _is_own_work(changed: ast.expr, statements: Sequence[ast.stmt], is_plain: Callable[[str, int], bool]) -> bool:
     root, depth = _root(changed)
     if not isinstance(root, ast.Name):
         return False
-    if root.id in plain:
+    if is_plain(root.id, root.lineno):
         return True
     made = list(_bindings(root.id, statements))
     return bool(made) and all(value is not None and _is_new(value, depth) for value in made)

@@ -82,8 +82,17 @@ class _Pieces:
     def __contains__(self, one: object) -> bool:
         return one in self.make()
 
+    def index(self, *given: Any) -> int:
+        """As that of the pieces."""
+        return int(self.make().index(*given))
+
+    def count(self, one: Any) -> int:
+        """As that of the pieces."""
+        return int(self.make().count(one))
+
     def __add__(self, other: Any) -> Any:
-        return self.make() + type(self.make())(other)
+        made = self.make()
+        return made + type(made)(other)
 
     def __radd__(self, other: Any) -> Any:
         return other + self.make()

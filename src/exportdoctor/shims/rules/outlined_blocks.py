@@ -160,9 +160,13 @@ def _grow(place: _Place, seen: Mapping[int, _Kinds]) -> _Block | None:
             if end > len(within):
                 return None
         else:
-            plain = {name for name, kind in then.items() if kind == _CLEAN}
             made = _Block(within, tuple(statements), given, frozenset(bound), results)
-            return made if is_movable(statements, plain) else None
+            return made if is_movable(statements, functools.partial(_is_plain, seen)) else None
+
+
+def _is_plain(seen: Mapping[int, _Kinds], name: str, line: int) -> bool:
+    """Whether it held a clean tensor or a number whenever the code came to that line."""
+    return seen.get(line, {}).get(name) == _CLEAN
 
 
 def _is_one_of(names: set[str], node: ast.expr) -> bool:
