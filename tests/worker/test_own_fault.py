@@ -168,3 +168,45 @@ def test_a_size_that_is_an_argument_is_no_failure_of_the_submodule_that_takes_it
     assert [finding.module for finding in report.findings] == ["chosen"]
     (part,) = report.parts
     assert {module.fqn: module.status for module in part.modules}["places"] == "pass"
+
+
+ODD_OUTPUT_OF_SIZES = """
+import torch
+from torch import nn
+
+
+class Odd:
+    def __init__(self, size):
+        self.size = size
+
+
+class Wrapped(nn.Module):
+    def forward(self, shape):
+        if not isinstance(shape, torch.Size):
+            raise TypeError(shape)
+        found = Odd(shape[1])
+        return found
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wrapped = Wrapped()
+
+    def forward(self, x):
+        return x * 2 if x.sum() > 0 else x + self.wrapped(x.size()).size
+
+
+def build():
+    batch, length = torch.export.Dim("batch"), torch.export.Dim("length")
+    return Model(), (-torch.ones(3, 5),), {}, {"x": {0: batch, 1: length}}
+"""
+
+
+@pytest.mark.parametrize("exporter", ["export", "export-strict"])
+def test_what_made_an_output_is_found_with_the_sizes_as_they_were_given(exporter: str, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(ODD_OUTPUT_OF_SIZES)
+    report = scan_file(tmp_path / "model.py", exhaustive=True, exporter=exporter)
+    (odd,) = (finding for finding in report.findings if finding.module == "wrapped")
+    assert odd.value_origin is not None
+    assert odd.value_origin.source == "return found"

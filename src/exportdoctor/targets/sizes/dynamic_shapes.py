@@ -122,8 +122,7 @@ def _shape(spec: Any) -> Any:
 
 def _static_shape(value: Any) -> Any:
     """`None` at each leaf, in containers like those of the value."""
-    kind = node_kind(value)
-    if kind == "leaf":
+    if node_kind(value) == "leaf":
         return None
     return shapes_of_children(value, [_static_shape(child) for child in flatten_once(value)[0]])
 

@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -250,10 +250,14 @@ class _Attempt:
         if not self.call.dims and (self.probe.fqn != self.part.prefix or self.probe.dynamic is None):
             yield
             return
-        with take_sizes_as_tuples(self.module, self.call.args, self.call.kwargs) as (args, kwargs):
-            self.call = replace(self.call, args=args, kwargs=kwargs)
-            with spell_out_kwargs(self.module, args, kwargs):
-                yield
+        given = self.call
+        with take_sizes_as_tuples(self.module, given.args, given.kwargs) as (args, kwargs):
+            self.call = dataclasses.replace(given, args=args, kwargs=kwargs)
+            try:
+                with spell_out_kwargs(self.module, args, kwargs):
+                    yield
+            finally:
+                self.call = given
 
     def _shapes(self) -> Shapes:
         return shapes_of_call(self.part, self.probe, self.module, self.call)

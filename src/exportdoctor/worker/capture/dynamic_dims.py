@@ -84,8 +84,7 @@ def dynamic_shapes_of(
 
 
 def _spec(value: Any, counter: Iterator[int], dims: Mapping[InputDim, Any]) -> Any:
-    kind = node_kind(value)
-    if kind == "leaf":
+    if node_kind(value) == "leaf":
         leaf = next(counter)
         mine = {dimension: dim for (index, dimension), dim in dims.items() if index == leaf}
         return mine.get(None, mine or None)

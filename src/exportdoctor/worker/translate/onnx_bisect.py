@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +79,12 @@ def _fails(module: torch.nn.Module, seen: Call, *, opset: int, stage: Stage) -> 
     """How a submodule fails alone, `None` where it does not."""
     at: Stage = "export"
     path: Path | None = None
-    with tempfile.TemporaryDirectory() as folder:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        take_sizes_as_tuples(module, seen.args, seen.kwargs) as (args, kwargs),
+    ):
         try:
-            program = _export(module, seen)
+            program = _export(module, replace(seen, args=args, kwargs=kwargs))
             at = "translate"
             made = translate(program, opset=opset).made
             if stage == "translate":
@@ -92,17 +96,13 @@ def _fails(module: torch.nn.Module, seen: Call, *, opset: int, stage: Stage) -> 
             at = "load"
             session = OnnxSession(path, optimise=False)
             at = "run"
-            session.run(flat_inputs(program, seen.args, seen.kwargs))
+            session.run(flat_inputs(program, args, kwargs))
         except Exception as error:
             return describe_stage_failure(at, error, model=path)
     return None
 
 
 def _export(module: torch.nn.Module, seen: Call) -> Any:
-    with (
-        torch.no_grad(),
-        take_sizes_as_tuples(module, seen.args, seen.kwargs) as (args, kwargs),
-        spell_out_kwargs(module, args, kwargs),
-    ):
-        shapes = dynamic_shapes_of(module, args, kwargs, all_dynamic(seen))
-        return torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
+    with torch.no_grad(), spell_out_kwargs(module, seen.args, seen.kwargs):
+        shapes = dynamic_shapes_of(module, seen.args, seen.kwargs, all_dynamic(seen))
+        return torch.export.export(module, seen.args, seen.kwargs, dynamic_shapes=shapes, strict=False)
