@@ -10,6 +10,13 @@ TORCHAO := $(VENV)/torchao
 # where this is set, every process of the tests would compile the sources and the tests again
 export PYTHONDONTWRITEBYTECODE =
 
+# the tests with these marks; on a shared machine what waits for real processes may be late: what fails is run once more, alone, and
+# both are seen
+define run_tests
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m "$(1)" || \
+		{ test $$? -eq 1 && $(BIN)/python -m pytest -p no:xdist -m "$(1)" --last-failed --last-failed-no-failures none; }
+endef
+
 .PHONY: scan test quick long night lint types contracts docs bench gpu-check clean
 
 scan: $(STAMP)
@@ -17,14 +24,11 @@ scan: $(STAMP)
 	$(BIN)/exportdoctor scan Qwen2.5-VL-3B $(ARGS) || test $$? -eq 1
 
 test: lint types contracts
-	@# on a shared machine what waits for real processes may be late: what fails is run once more, alone, and both are seen
-	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not long and not night" || \
-		{ test $$? -eq 1 && $(BIN)/python -m pytest -p no:xdist -m "not long and not night" --last-failed --last-failed-no-failures none; }
+	$(call run_tests,not long and not night)
 
 # the scans of the tests that take longest, which CI runs after `make test`
 long: $(DIAGNOSTIC)/.installed $(TORCHAO)/.installed
-	$(BIN)/python -m pytest -n 4 --dist worksteal -m "long and not night" || \
-		{ test $$? -eq 1 && $(BIN)/python -m pytest -p no:xdist -m "long and not night" --last-failed --last-failed-no-failures none; }
+	$(call run_tests,long and not night)
 	PYTHONPATH=$(CURDIR)/$(DIAGNOSTIC) $(BIN)/python -m pytest -k onnx_diagnostic tests/shims/test_providers.py tests/export/test_export.py
 	PYTHONPATH=$(CURDIR)/$(TORCHAO) $(BIN)/python -m pytest -p no:xdist -k "torchao or pt2e" tests/worker/test_sensitivity.py
 
