@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,15 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from exportdoctor.core.records.outcome import OutcomeStatus
+from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run.events import ProbeFinished, ProbeStarted
 from exportdoctor.targets.built import BuiltPart
 from exportdoctor.torch_internals.graph_modules import finish_graphs
 from exportdoctor.worker.attempt import shimmed_export
-from exportdoctor.worker.attempt.export_attempt import attempt, attempt_fast
-from exportdoctor.worker.attempt.fast_export import FastExport, has_no_side_effects
+from exportdoctor.worker.attempt.export_attempt import attempt, attempt_fast, attempt_without_shortcuts
+from exportdoctor.worker.attempt.fast_export import FastExport, NextAttempt, has_no_side_effects
+from exportdoctor.worker.attempt_child import AttemptChild
 from exportdoctor.worker.capture.session import capture_part, capture_root_only
 from exportdoctor.worker.child import fork
 from scanning import events_of
@@ -194,7 +196,7 @@ def test_code_is_compiled_less_often_and_none_is_left_when_the_program_is_finish
 )
 def test_an_answer_that_a_saving_may_have_changed_is_none(given: Callable[[], Given], *, in_doubt: bool) -> None:
     probe = Probe(part="default", fqn="")
-    assert (attempt_fast(capture_root_only(part_of(given())), probe) is None) is in_doubt
+    assert isinstance(attempt_fast(capture_root_only(part_of(given())), probe), NextAttempt) is in_doubt
 
 
 @pytest.mark.slow
@@ -202,26 +204,44 @@ def test_what_will_probably_pass_is_asked_with_all_checks_and_once() -> None:
     probe = Probe(part="default", fqn="", to="compare")
     outcome = attempt_fast(capture_root_only(part_of(chosen())), probe)
     plain = attempt(capture_root_only(part_of(chosen())), probe)
-    assert outcome is not None
+    assert isinstance(outcome, Outcome)
     assert (outcome.status, len(outcome.numbers)) == (plain.status, len(plain.numbers))
     assert outcome.passed
-    assert attempt_fast(capture_root_only(part_of(chosen())), Probe(part="default", fqn=""), will_pass=True) is not None
+    sure = attempt_fast(capture_root_only(part_of(chosen())), Probe(part="default", fqn=""), will_pass=True)
+    assert isinstance(sure, Outcome)
 
 
 def test_an_answer_without_doubt_is_the_plain_one() -> None:
     probe = Probe(part="default", fqn="")
     thrifty = attempt_fast(capture_root_only(part_of(branching())), probe)
     plain = attempt(capture_root_only(part_of(branching())), probe)
-    assert thrifty is not None
+    assert isinstance(thrifty, Outcome)
     assert (thrifty.status, thrifty.failure) == (plain.status, plain.failure)
 
 
 def test_an_outcome_in_doubt_is_asked_for_again(tmp_path: Path) -> None:
     part, probe, log = capture_root_only(part_of(chosen())), Probe(part="default", fqn=""), str(tmp_path / "log")
-    assert attempt_fast(part, probe) is None
-    end = fork(lambda _: None, log=log).wait()
-    assert end.in_doubt
-    assert end.outcome(probe.id).signal == "exit code 75"
+    again = attempt_fast(part, probe)
+    assert again == NextAttempt.IN_FULL
+    child = fork(lambda _: NextAttempt.IN_FULL, log=log)
+    running, end = AttemptChild(child, probe, log, None), child.wait()
+    assert running.next_attempt(end) == NextAttempt.IN_FULL
+    assert running.outcome(end).signal == "exit code 76"
+
+
+def test_an_exit_of_the_target_is_asked_for_again_at_most_twice() -> None:
+    """Also with the exit codes that an attempt in doubt ends with."""
+    probe = Probe(part="default", fqn="")
+    for code in (1, *NextAttempt):
+        asked: list[NextAttempt | None] = [None]
+        while True:
+            child = fork(partial(lambda end, _: end, int(code)))
+            running = AttemptChild(child, probe, None, asked[-1])
+            if (again := running.next_attempt(end := child.wait())) is None:
+                break
+            asked.append(again)
+        assert len(asked) <= 2
+        assert running.outcome(end).signal == f"exit code {code}"
 
 
 TARGET = """
@@ -352,7 +372,7 @@ def test_a_program_that_is_made_again_is_compared_once() -> None:
         RUNS.clear()
         outcome = made(part, probe)
         runs.append(len(RUNS))
-    assert outcome is not None
+    assert isinstance(outcome, Outcome)
     assert outcome.passed
     assert runs[0] < runs[1] / 2
 
@@ -370,18 +390,22 @@ class CountedRows(nn.Module):
 def test_where_eager_is_slow_all_input_sets_are_made_for_shims_that_export(monkeypatch: pytest.MonkeyPatch) -> None:
     """A vision encoder (Pixtral) took half a minute for each of its shims that do not apply."""
     runs = []
-    for slow, shim, will_pass in (
-        (1e9, "static-dim", False),
-        (0.0, "static-dim", False),
-        (0.0, "max-pool-1d-as-2d", False),
-        (0.0, "static-dim", True),
+    for slow, shim, ask in (
+        (1e9, "static-dim", attempt_fast),
+        (0.0, "static-dim", attempt_fast),
+        (0.0, "static-dim", attempt_without_shortcuts),
+        (0.0, "static-dim:columns", attempt_without_shortcuts),
+        (0.0, "max-pool-1d-as-2d", attempt_fast),
+        (0.0, "static-dim", partial(attempt_fast, will_pass=True)),
     ):
         monkeypatch.setattr(shimmed_export, "_SLOW_SET", slow)
-        part = capture_root_only(part_of((CountedRows(), (torch.randn(4, 3),), ({0: Dim("rows")},))))
+        part = capture_root_only(part_of((CountedRows(), (torch.randn(4, 3),), ({0: Dim("rows"), 1: Dim("columns")},))))
         RUNS.clear()
-        outcome = attempt_fast(part, Probe(part="default", fqn="", to="run", shims=(shim,)), will_pass=will_pass)
-        runs.append((None if outcome is None else outcome.status, len(RUNS)))
-    (passed, all_runs), (in_doubt, some), (refused, few), expected = runs
+        outcome = ask(part, Probe(part="default", fqn="", to="run", shims=(shim,)))
+        runs.append((outcome if isinstance(outcome, NextAttempt) else outcome.status, len(RUNS)))
+    (passed, all_runs), *brief, expected = runs
     assert expected == (passed, all_runs)
-    assert (passed, in_doubt, refused) == (OutcomeStatus.PASSED, None, OutcomeStatus.NOT_APPLICABLE)
-    assert max(few, some) < all_runs / 2
+    assert passed == OutcomeStatus.PASSED
+    again = NextAttempt.IN_FULL
+    assert [outcome for outcome, _ in brief] == [again, again, OutcomeStatus.FAILED, OutcomeStatus.NOT_APPLICABLE]
+    assert max(few for _, few in brief) < all_runs / 2

@@ -8,7 +8,7 @@ import torch
 from exportdoctor.worker.numbers.value_gap import forget_scratch, gap_between
 from exportdoctor.worker.prove.allowed_error import RELATIVE, is_fill_value
 from exportdoctor.worker.prove.compare_outputs import largest_difference, largest_difference_by_element
-from exportdoctor.worker.prove.quick_difference import may_hold_fill_values
+from exportdoctor.worker.prove.quick_difference import is_all_computed, may_hold_fill_values
 
 SHARE = 1e-5
 
@@ -93,6 +93,17 @@ def test_no_fill_value_is_missed(kind: str) -> None:
     sizes = values(kind).abs()
     if bool(sizes.isfinite().all()):
         assert may_hold_fill_values(sizes, float(sizes.max())) or not bool(is_fill_value(values(kind)).any())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_all_is_computed_every_element_is(kind: str, dtype: torch.dtype) -> None:
+    seen = values(kind).to(dtype)
+    if is_all_computed(seen):
+        assert bool(seen.isfinite().all())
+        assert not bool(is_fill_value(seen).any())
+    assert is_all_computed(seen) or kind not in ("plain", "narrow", "flat")
+    assert not is_all_computed(seen.index_fill(0, torch.tensor(0), float("nan")))
 
 
 def test_the_default_dtype_of_the_target_changes_nothing() -> None:

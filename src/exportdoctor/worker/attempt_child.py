@@ -10,12 +10,13 @@ import msgspec
 
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe
+from exportdoctor.worker.attempt.fast_export import NextAttempt
 from exportdoctor.worker.child import Child, ChildEnd
 
 
 @dataclass
 class AttemptChild:
-    """An attempt in a child of its own. A `full` one takes no short cuts, so its outcome is not in doubt.
+    """An attempt in a child of its own; `again` is how one is made again whose outcome was in doubt.
 
     `card` is the one of the placement's that it may use, `card_mb` how much of it, in MiB.
     """
@@ -23,9 +24,13 @@ class AttemptChild:
     child: Child
     probe: Probe
     log: str | None
-    full: bool
+    again: NextAttempt | None
     card: int = 0
     card_mb: float = 0.0
+
+    def next_attempt(self, end: ChildEnd) -> NextAttempt | None:
+        """How it is to be made again, if its outcome is in doubt. Exit codes of the target's own end nothing twice."""
+        return next((one for one in NextAttempt if one == end.code and one > (self.again or 0)), None)
 
     def outcome(self, end: ChildEnd) -> Outcome:
         """Its outcome, with the log that it left; one that passes leaves none."""

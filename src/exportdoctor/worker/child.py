@@ -25,11 +25,9 @@ from exportdoctor.process.group import die_with_parent, kill_group, lead_group, 
 from exportdoctor.process.supervise import TICK, Limits, Supervisor, resident_mb
 from exportdoctor.worker.standard_streams import leave, send_output_to, write_stacks_to
 
-Work = Callable[[int], bytes | None]
-"""What a child does: it is given the descriptor of its pipe and returns what else to write there."""
-
-_IN_DOUBT = 75
-"""Exit code of a child that has no answer and asks to be replaced: EX_TEMPFAIL of sysexits.h."""
+Work = Callable[[int], bytes | int]
+"""What a child does: it is given the descriptor of its pipe and returns what else to write there; or, if it has no
+answer, the exit code that says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +38,6 @@ class ChildEnd:
     code: int
     seconds: float
     peak_mb: float
-
-    @property
-    def in_doubt(self) -> bool:
-        """Whether its work returned None."""
-        return self.code == _IN_DOUBT
 
     def outcome(self, probe: str, *, killed: OutcomeStatus | None = None) -> Outcome:
         """The outcome that it wrote, if complete; else one that says how it died, or why it was `killed`."""
@@ -161,10 +154,10 @@ def _run_child(work: Work, *, log: str | None, writer: int, close: tuple[int, ..
         result = work(writer)
         if os.getpid() != process:
             return  # the target's code has forked: one of them answers
-        data = memoryview(result or b"")
+        data = memoryview(b"" if isinstance(result, int) else result)
         while data:
             data = data[os.write(writer, data) :]
-        code = 0 if result is not None else _IN_DOUBT
+        code = result if isinstance(result, int) else 0
     finally:
         leave(code)
 

@@ -45,8 +45,8 @@ from exportdoctor.process.descendants import adopt_orphans
 from exportdoctor.process.group import die_with_parent, kill_group, lead_group
 from exportdoctor.shims import load_package_shims
 from exportdoctor.targets import Plan
-from exportdoctor.worker.attempt.export_attempt import attempt, attempt_fast
-from exportdoctor.worker.attempt.fast_export import has_no_side_effects
+from exportdoctor.worker.attempt.export_attempt import attempt, attempt_fast, attempt_without_shortcuts
+from exportdoctor.worker.attempt.fast_export import NextAttempt, has_no_side_effects
 from exportdoctor.worker.attempt_child import AttemptChild
 from exportdoctor.worker.batched_attempts import BatchChild, start_batch
 from exportdoctor.worker.capture.session import PartCapture
@@ -69,8 +69,8 @@ from exportdoctor.worker.standard_streams import (
 class ScanServer:
     """Commands come in on one descriptor, replies go out on another. Ends when the commands end.
 
-    `waiting` are the attempts for which there is no room on a card, and whether they are full ones. `cured` are the
-    modules and shims with which a small model passed, and whether it took an attempt in full.
+    `waiting` are the attempts for which there is no room on a card, and how they are made again, if they are. `cured`
+    are the modules and shims with which a small model passed, and whether it took an attempt without shortcuts.
     """
 
     commands: int
@@ -79,7 +79,7 @@ class ScanServer:
     logs: str | None = None
     isolation: str = "fork"
     attempts: dict[int, AttemptChild] = field(default_factory=dict)
-    waiting: deque[tuple[Probe, bool]] = field(default_factory=deque)
+    waiting: deque[tuple[Probe, NextAttempt | None]] = field(default_factory=deque)
     cured: dict[tuple[str, str, tuple[str, ...]], bool] = field(default_factory=dict)
     batch: BatchChild | None = None
     _shim_sources: dict[str, str] | None = None
@@ -182,7 +182,8 @@ class ScanServer:
             def attempt_plain(one: Probe) -> Outcome | None:
                 if _place(placed, parts[one.part], one) is not None:
                     return None
-                return attempt_fast(parts[one.part], one)
+                outcome = attempt_fast(parts[one.part], one)
+                return None if isinstance(outcome, NextAttempt) else outcome
 
             self.batch = start_batch(attempt_plain, close=self._descriptors())
         self._reply(Started(probe=probe.id, pid=self.batch.pid))
@@ -204,36 +205,37 @@ class ScanServer:
         pipes = (attempt.child.pipe for attempt in self.attempts.values())
         return (self.commands, self.replies, *self._wake, *pipes, *(self.batch.descriptors if self.batch else ()))
 
-    def _attempt_in_child(self, probe: Probe, *, full: bool = False) -> None:
-        """Attempt it in the fast way first; where that leaves the outcome in doubt, in full, which is final.
+    def _attempt_in_child(self, probe: Probe, again: NextAttempt | None = None) -> None:
+        """Attempt it in the fast way first; where that leaves the outcome in doubt, `again` in the way that it asks.
 
         With shims that cured the small model it is expected to pass as that did.
         """
         passed_in_full = self.cured.get((probe.part, probe.fqn, probe.shims))
-        full, will_pass = full or bool(passed_in_full), passed_in_full is not None
+        if passed_in_full:
+            again = NextAttempt.IN_FULL
+        will_pass = passed_in_full is not None
         part, files, log = self.target.parts[probe.part], self.target.shim_files, self._log(probe)
         card_mb, card = self._find_room(probe)
         if card is None:
-            self.waiting.append((probe, full))
+            self.waiting.append((probe, again))
             return
         placed = self._child_placement(card)
         sources = self._load_shims() if probe.shims else {}
 
-        def work(pipe: int) -> bytes | None:
+        def work(pipe: int) -> bytes | int:
             before = LOG.start_attempt()
             if (refused := _place(placed, part, probe)) is not None:
                 return encode(refused)
             with _watch_reads(probe):
-                ask = attempt if full else partial(attempt_fast, will_pass=will_pass)
-                outcome = ask(part, probe, shim_files=files)
-            if outcome is None:
-                return None
+                outcome = _ask(again, will_pass=will_pass)(part, probe, shim_files=files)
+            if isinstance(outcome, NextAttempt):
+                return outcome
             if placed is not None:
                 outcome = placed.judge(outcome, plain_export=probe.to == "export" and not probe.shims)
             return encode(_with_sources(outcome, before, sources))
 
         child = fork(work, log=log, close=self._descriptors())
-        self.attempts[child.pid] = AttemptChild(child, probe, log, full, card, card_mb)
+        self.attempts[child.pid] = AttemptChild(child, probe, log, again, card, card_mb)
         self._reply(Started(probe=probe.id, pid=child.pid))
 
     def _load_shims(self) -> dict[str, str]:
@@ -279,20 +281,27 @@ class ScanServer:
             if end is None:
                 continue
             del self.attempts[pid]
-            if end.in_doubt and not running.full:
+            if (again := running.next_attempt(end)) is not None:
                 running.remove_log()
-                self._attempt_in_child(running.probe, full=True)
+                self._attempt_in_child(running.probe, again)
             else:
                 outcome = running.outcome(end)
                 if outcome.passed and (one := running.probe).shims and one.part.endswith(SMALL_MODEL):
-                    self.cured[one.part.removesuffix(SMALL_MODEL), one.fqn, one.shims] = running.full
+                    self.cured[one.part.removesuffix(SMALL_MODEL), one.fqn, one.shims] = running.again is not None
                 self._reply(Finished(outcome=outcome))
         for _ in range(len(self.waiting)):
-            probe, full = self.waiting.popleft()
-            self._attempt_in_child(probe, full=full)
+            probe, again = self.waiting.popleft()
+            self._attempt_in_child(probe, again)
 
     def _reply(self, reply: ScanReply) -> None:
         write_line(self.replies, reply)
+
+
+def _ask(again: NextAttempt | None, *, will_pass: bool) -> Callable[..., Outcome | NextAttempt]:
+    """How an attempt is made that was in doubt before, if it was."""
+    if again is None:
+        return partial(attempt_fast, will_pass=will_pass)
+    return attempt if again == NextAttempt.IN_FULL else attempt_without_shortcuts
 
 
 def _place(placed: ChildPlacement | None, part: PartCapture, probe: Probe) -> Outcome | None:

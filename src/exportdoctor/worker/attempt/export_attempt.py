@@ -36,7 +36,7 @@ from exportdoctor.torch_internals.dynamo_frames import keep_interpreter_frames
 from exportdoctor.torch_internals.graph_modules import finish_graphs
 from exportdoctor.torch_internals.shape_env import NEW_SYMBOLS
 from exportdoctor.worker.attempt.cost import CostSamples, watch_cost
-from exportdoctor.worker.attempt.fast_export import FastExport, InDoubt, leave_in_doubt
+from exportdoctor.worker.attempt.fast_export import FastExport, InDoubt, NextAttempt, leave_in_doubt
 from exportdoctor.worker.attempt.fixed_axes import find_fixed_axes, find_refusing_guard
 from exportdoctor.worker.attempt.opaque_children import blames_opaque_op, replace_children
 from exportdoctor.worker.attempt.shimmed_export import shimmed_export
@@ -97,33 +97,46 @@ def attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = ()) 
     return _Attempt(part=part, probe=probe, shim_files=shim_files).run()
 
 
+def attempt_without_shortcuts(
+    part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = ()
+) -> Outcome | NextAttempt:
+    """As `attempt`, but where eager is slow an export that passes is to be made again, by it, in a fresh process."""
+    try:
+        return _Attempt(part=part, probe=probe, shim_files=shim_files, leaves_doubt=True).run()
+    except InDoubt:
+        return NextAttempt.IN_FULL
+
+
 def attempt_fast(
     part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = (), will_pass: bool = False
-) -> Outcome | None:
-    """As `attempt`, but faster. None if the outcome may differ: then run `attempt`, in a fresh process. If it probably
+) -> Outcome | NextAttempt:
+    """As `attempt`, but faster; how to attempt it again, in a fresh process, if the outcome may differ. If it probably
     `will_pass`, all input sets are made before the export, also where eager is slow."""
     if not EXPORTERS[probe.exporter].has_fast_path:
         return attempt(part, probe, shim_files=shim_files)
     fast = FastExport(will_pass=will_pass or probe.to == "compare")
     try:
-        outcome = _Attempt(part=part, probe=probe, shim_files=shim_files, fast=fast, will_pass=will_pass).run()
+        outcome = _Attempt(part=part, probe=probe, shim_files=shim_files, fast=fast, leaves_doubt=not will_pass).run()
     except InDoubt:
-        return None
-    return None if fast.may_differ(outcome) else outcome
+        return NextAttempt.IN_FULL
+    if not fast.may_differ(outcome):
+        return outcome
+    return NextAttempt.IN_FULL if outcome.passed else NextAttempt.WITHOUT_SHORTCUTS
 
 
 @dataclass(kw_only=True)
 class _Attempt:
     """A probe while it runs, and what is recorded of it: attribute reads, children kept, symbols and guards.
 
-    With shortcuts, `fast`, it raises InDoubt where a check was skipped and more than the export is asked.
+    With shortcuts, `fast`, it raises InDoubt where a check was skipped and more than the export is asked; if it
+    `leaves_doubt`, where the export passes and not all input sets were made before.
     """
 
     part: PartCapture
     probe: Probe
     shim_files: Sequence[str]
     fast: FastExport | None = None
-    will_pass: bool = False
+    leaves_doubt: bool = False
     started: float = field(default_factory=time.perf_counter)
     reads: set[tuple[str, str]] | None = None
     kept: tuple[str, ...] = ()
@@ -205,7 +218,7 @@ class _Attempt:
             go_on=go_on,
             see=self._see_program,
             see_refused=self._see_refused,
-            in_doubt=leave_in_doubt if self.fast is not None and not self.will_pass else None,
+            in_doubt=leave_in_doubt if self.leaves_doubt else None,
         )
         return later, rows
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import torch
@@ -29,6 +30,14 @@ from exportdoctor.torch_internals.tracer_frames import FORWARD_RUNS_IN
 from exportdoctor.torch_internals.tracing_modes import has_global_hooks
 from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.capture.session import PartCapture
+
+
+class NextAttempt(IntEnum):
+    """How an attempt whose outcome is in doubt is made again, as the exit code of its process (75 is EX_TEMPFAIL of
+    sysexits.h): without shortcuts, or so that all input sets are made before the export as well."""
+
+    WITHOUT_SHORTCUTS = 75
+    IN_FULL = 76
 
 
 class InDoubt(BaseException):

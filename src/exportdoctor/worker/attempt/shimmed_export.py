@@ -48,7 +48,7 @@ _USUAL_GUARD = re.compile(r"[^ ]+\.size\(\)\[\d+\] (>= [012]|== [^ ]+\.size\(\)\
 """What torch.export asks of every dynamic size: at least two, and the same where the example's inputs share one."""
 _EAGER_SECONDS = 10.0
 """Of processor time: after that no further set is made for a part that passes, so that the check stays cheap."""
-_SLOW_SET = 2.0
+_SLOW_SET = 0.3
 """Of processor time for the example in eager. Most shims that are tried export nothing: then the other sets are made
 only for those that do."""
 

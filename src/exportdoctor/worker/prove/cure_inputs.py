@@ -35,20 +35,20 @@ def cure_inputs(call: ExportCall) -> Iterator[InputSet]:
     example = (call.args, call.kwargs)
     results = run_calls(call.module, [example], notes_state=True)
     title = sizes_of(example)
-    values = redraw_values(example)
     first = InputSet(
         title=title,
         kind="example",
         calls=(example,),
         results=results,
         same=True,
-        disturbed=disturbed_outputs(call.module, results[0].output, values_of(example)),
+        disturbed=disturbed_outputs(call.module, results[0].output, lambda: values_of(example)),
         names=argument_names(call.module, example),
     )
     yield first
     for other in call.more_inputs:
         results, same = run_calls(call.module, [other]), same_shapes(other, example)
         yield replace(first, title=sizes_of(other), kind="sizes", calls=(other,), results=results, same=same)
+    values = redraw_values(example)
     if values is not None and (found := run_in_eager(call.module, [values])):
         yield replace(first, title=f"{title}, other values", kind="values", calls=(values,), results=found)
     else:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 
 from exportdoctor.worker.prove.allowed_error import is_fill_value
+from exportdoctor.worker.prove.quick_difference import is_all_computed
 
 FloatDraw = Callable[[torch.Tensor, random.Random], torch.Tensor]
 
@@ -20,14 +21,15 @@ def draw_like(seen: torch.Tensor, chance: random.Random) -> torch.Tensor:
 
     Infinities, NaN and fill values of masks stay.
     """
-    computed = seen.isfinite() & ~is_fill_value(seen)
-    values = seen[computed].to(torch.float64)
+    computed = None if is_all_computed(seen) else seen.isfinite() & ~is_fill_value(seen)
+    values = (seen if computed is None else seen[computed]).to(torch.float64)
     if not values.numel():
         return seen
     mean, spread = float(values.mean()), float(values.std(correction=0))
     if spread <= 1e-6 * abs(mean) or not spread:
         spread = abs(mean) or 1.0
-    return torch.where(computed, (mean + spread * _noise(seen, chance)).to(seen.dtype), seen)
+    drawn = (mean + spread * _noise(seen, chance)).to(seen.dtype)
+    return drawn if computed is None else torch.where(computed, drawn, seen)
 
 
 def _noise(seen: torch.Tensor, chance: random.Random) -> torch.Tensor:

@@ -94,7 +94,9 @@ _DISTURBANCES: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
 """Each gives the weight back if it is applied twice."""
 
 
-def disturbed_outputs(module: torch.nn.Module, output: Any, variants: Sequence[Inputs]) -> tuple[Any, ...]:
+def disturbed_outputs(
+    module: torch.nn.Module, output: Any, make_variants: Callable[[], Sequence[Inputs]]
+) -> tuple[Any, ...]:
     """The output, and those of other weights and of inputs with other floating values; nothing if it has no whole
     numbers among others, or if eager refuses one of them."""
     leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
@@ -102,7 +104,7 @@ def disturbed_outputs(module: torch.nn.Module, output: Any, variants: Sequence[I
         return ()
     weights = [weight for weight in module.parameters() if weight.is_floating_point()]
     found = [output]
-    for disturb, inputs in zip(_DISTURBANCES, itertools.cycle(variants), strict=False):
+    for disturb, inputs in zip(_DISTURBANCES, itertools.cycle(make_variants()), strict=False):
         try:
             _change_weights(weights, disturb)
             results = run_in_eager(module, [inputs])

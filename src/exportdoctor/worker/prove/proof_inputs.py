@@ -52,7 +52,7 @@ def input_sets(
             calls=(example,),
             results=results,
             same=True,
-            disturbed=disturbed_outputs(part.module, results[0].output, values_of(example)),
+            disturbed=disturbed_outputs(part.module, results[0].output, lambda: values_of(example)),
             names=argument_names(part.module, example),
         )
         known = [first, *(_with_answer(part, inputs, first) for inputs in fresh[1:])]

@@ -104,6 +104,15 @@ def _plain_scales(sizes: torch.Tensor) -> list[torch.Tensor] | None:
     return [sizes.new_tensor(whole), *scales]
 
 
+def is_all_computed(values: torch.Tensor) -> bool:
+    """Whether all is finite and nothing is a fill value, as far as a few passes tell; False where they do not."""
+    if values.dtype not in _SHORT or values.numel() < MANY:
+        return False
+    sizes = values.detach().to(torch.float32).abs()
+    largest = float(sizes.max())
+    return isfinite(largest) and not may_hold_fill_values(sizes, largest)
+
+
 _SAMPLE = 1 << 13
 
 
