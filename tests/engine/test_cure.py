@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import runpy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.cure.prescription import proof_of_rows
 from exportdoctor.engine.cure.search import CureSearch
 from exportdoctor.engine.cure.try_shims import try_shims
-from exportdoctor.engine.probe_driver import ProbeDriver
+from exportdoctor.engine.probe_driver import Lookahead, ProbeDriver, Request
 from exportdoctor.report import wording
 from exportdoctor.report.wording.shim_tries import PART_ITSELF, SMALL_MODEL
 from exportdoctor.shims import SOUNDNESS, Cure, ExportCall, Shim, apply_shims, export_program, find
@@ -100,15 +101,24 @@ def run_search(
         goal=goal or to,
     )
     driver = ProbeDriver()
-    waiting = list(driver.start(search.steps()))
+    waiting = _probes(driver.start(search.steps()))
     while waiting:  # the newest first: what was asked ahead may be answered late
         see(waiting)
         probe = waiting.pop()
         outcome = msgspec.structs.replace(answer(probe), probe=probe.id)
         assert driver.awaits(outcome)
-        waiting += driver.take(outcome)
+        waiting += _probes(driver.take(outcome))
     assert search.done
     return search
+
+
+def _probes(requests: Iterable[Request]) -> list[Probe]:
+    """Those that an answer is needed of; what may be needed next has its probe among them first."""
+    found = list(requests)
+    for one, following in pairwise(found):
+        if isinstance(one, Lookahead) and one.probes and isinstance(following, Probe):
+            assert one.probes[0].id == following.id
+    return [one for one in found if isinstance(one, Probe)]
 
 
 def _several(failures: int | frozenset[int]) -> frozenset[int]:

@@ -144,6 +144,29 @@ def test_an_abandoned_attempt_leaves_room_for_others(pool: Pool) -> None:
     assert pool.started.get(timeout=1)[0].fqn == "first"
 
 
+def test_a_spare_attempt_runs_where_nothing_else_does_and_makes_way(pool: Pool) -> None:
+    pool.capture_part(Capture(part="default"))
+    spare = pool.attempt_spare(probe("hangs", timeout=600.0))
+    assert spare is not None
+    assert pool.attempt_spare(probe("second")) is None  # there is one job
+    assert pool.submit(probe("first")).result(timeout=60).passed
+    assert spare.is_abandoned
+    assert pool.adopt(spare, probe("hangs")) is None
+    assert pool.started.get(timeout=1)[0].fqn == "first"
+    assert pool.started.empty()
+
+
+def test_a_spare_attempt_counts_as_any_other_once_it_is_adopted(pool: Pool) -> None:
+    pool.capture_part(Capture(part="default"))
+    spare = pool.attempt_spare(probe("first"))
+    assert spare is not None
+    future = pool.adopt(spare, probe("first"))
+    assert future is not None
+    assert future.result(timeout=60).passed
+    pool.submit(probe("second")).result(timeout=60)
+    assert not spare.is_abandoned
+
+
 def test_a_part_whose_forward_fails_leaves_the_others_their_verdicts(tmp_path: Path) -> None:
     request = ScanRequest(target=TargetRef(ref="fails first"), options=ScanOptions(use_cache=False, cure=False))
     seen: list[AnyEvent] = []

@@ -8,8 +8,12 @@ import signal
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from torch.export import Dim
 
 from exportdoctor.core.protocol.scan import Capture, Captured, Open, Opened, Prepare, Prepared
 from exportdoctor.core.records.outcome import OutcomeStatus
@@ -191,3 +195,41 @@ def test_a_parts_root_goes_before_what_is_urgent(llama: str, tmp_path: Path) -> 
         assert all(flight.result().status in (OutcomeStatus.PASSED, OutcomeStatus.FAILED) for flight in flights)
         order = [pool.started.get()[0].fqn for _ in fqns]
     assert order.index(fqns[-1]) == 2  # two were under way when it came
+
+
+def test_what_a_spare_attempt_printed_goes_with_it(llama: str, tmp_path: Path) -> None:
+    with opened_pool(llama, tmp_path) as pool:
+        captured(pool)
+        spare = pool.attempt_spare(PROBE)
+        assert spare is not None
+        (log := tmp_path / f"{PROBE.id}.log").write_text("printed")
+        pool.discard(spare)
+        assert not log.exists()
+
+
+class Undecided(nn.Module):
+    """Nothing cures it but to fix its value: all shims that may are tried before."""
+
+    def forward(self, x: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
+        height, width = size.tolist()
+        scale = min(8 / height, 4 / width)
+        return x * int(height * scale)
+
+
+def undecided() -> Any:
+    return Undecided(), (torch.randn(3, 4), torch.tensor([2, 3])), {}, {"x": {0: Dim("rows")}, "size": None}
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_what_is_attempted_ahead_changes_nothing_but_the_time() -> None:
+    """The search for a cure is the same chain of probes, with the same outcomes, with one job or several."""
+    chains = []
+    for jobs in (1, 3):
+        events = events_of(f"{__file__}:undecided", cure=True, jobs=jobs)
+        finished = [one for one in events if isinstance(one, ev.ProbeFinished) and one.probe.shims]
+        started = {one.probe.id for one in events if isinstance(one, ev.ProbeStarted)}
+        assert {one.probe.id for one in finished} <= started
+        chains.append([(one.probe.shims, one.outcome.status) for one in finished])
+    assert chains[0] == chains[1]
+    assert len(chains[0]) > 8

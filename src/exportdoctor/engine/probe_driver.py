@@ -19,8 +19,21 @@ class Prefetch:
     probes: tuple[Probe, ...]
 
 
-ProbeSteps = Generator[Probe | Prefetch, Outcome, Result]
+@dataclass(frozen=True)
+class Lookahead:
+    """Probes of a part's search whose outcomes may be needed next, the likeliest first. They are attempted where a
+    processor would idle, and given up at the next one that does not name them. A generator is sent nothing for it."""
+
+    part: str
+    probes: tuple[Probe, ...] = ()
+
+
+ProbeSteps = Generator[Probe | Prefetch | Lookahead, Outcome, Result]
 """Yields a probe and is sent its outcome, as often as it needs; returns what it has found."""
+
+
+Request = Probe | Lookahead
+"""What is asked of the scheduler."""
 
 
 class ProbeDriver:
@@ -30,7 +43,7 @@ class ProbeDriver:
         self._outcomes: dict[str, Outcome] = {}
         self._waiting: dict[str, list[ProbeSteps[None]]] = {}
 
-    def start(self, steps: ProbeSteps[None]) -> Iterator[Probe]:
+    def start(self, steps: ProbeSteps[None]) -> Iterator[Request]:
         """Begin with a generator; yields the probes that are needed first."""
         yield from self._advance(steps, None)
 
@@ -38,22 +51,26 @@ class ProbeDriver:
         """Whether this is the outcome of a probe that was yielded here."""
         return outcome.probe in self._waiting
 
-    def take(self, outcome: Outcome) -> Iterator[Probe]:
+    def take(self, outcome: Outcome) -> Iterator[Request]:
         """Send an outcome to those that wait for it; yields the probes that are needed next."""
         self._outcomes[outcome.probe] = outcome
         for steps in self._waiting.pop(outcome.probe):
             yield from self._advance(steps, outcome)
 
-    def _advance(self, steps: ProbeSteps[None], outcome: Outcome | None) -> Iterator[Probe]:
+    def _advance(self, steps: ProbeSteps[None], outcome: Outcome | None) -> Iterator[Request]:
         """Send an outcome, and further ones that are known, until the generator needs a new one or ends."""
         try:
             step = next(steps) if outcome is None else steps.send(outcome)
             while not isinstance(step, Probe) or step.id in self._outcomes:
-                if isinstance(step, Prefetch):
-                    yield from self._request(*step.probes)
-                    step = next(steps)
-                else:
-                    step = steps.send(self._outcomes[step.id])
+                match step:
+                    case Prefetch(probes=probes):
+                        yield from self._request(*probes)
+                        step = next(steps)
+                    case Lookahead():
+                        yield step
+                        step = next(steps)
+                    case Probe():
+                        step = steps.send(self._outcomes[step.id])
         except StopIteration:
             return
         yield from self._request(step)

@@ -28,6 +28,7 @@ from exportdoctor.engine.part.part_scan import PartScan
 from exportdoctor.engine.pool.attempt_limits import AttemptLimits
 from exportdoctor.engine.pool.running_probe import RunningProbe
 from exportdoctor.engine.pool.worker_pool import Pool
+from exportdoctor.engine.probe_driver import Lookahead, Request
 from exportdoctor.report import wording
 from exportdoctor.report.wording.export import no_values
 
@@ -63,6 +64,8 @@ class ProbeScheduler:
         self._running: dict[Future[Outcome], list[Probe]] = {}
         self._ready: deque[tuple[Probe, Outcome, bool]] = deque()
         self._early: dict[str, tuple[str, RunningProbe]] = {}
+        self._ahead: dict[str, tuple[Probe, ...]] = {}
+        self._scheduled: set[str] = set()
         self._finding_numbers = itertools.count(1)
         self._searched: set[str] = set()
         self._noted: set[str] = set()
@@ -114,7 +117,9 @@ class ProbeScheduler:
                 yield from self._start_number_checks()
             yield from self._start_follow_ups()
             if not self._running and not self._ready:
+                self._give_up_early_attempts()
                 return
+            self._attempt_ahead()
             wait(self._running, timeout=_POLL, return_when=FIRST_COMPLETED)
             yield from self._drain_finished()
 
@@ -216,16 +221,49 @@ class ProbeScheduler:
             yield from self._take(part.take(outcome))
             yield from part.new_findings(self._finding_numbers)
 
-    def _take(self, items: Iterator[Probe | ev.AnyEvent]) -> Iterator[ev.AnyEvent]:
+    def _take(self, items: Iterator[Request | ev.AnyEvent]) -> Iterator[ev.AnyEvent]:
         for item in items:
-            if isinstance(item, Probe):
-                self._schedule(item)
-            else:
-                yield item
+            match item:
+                case Probe():
+                    self._schedule(item)
+                case Lookahead():
+                    self._look_ahead(item)
+                case _:
+                    yield item
 
     # --- probes
 
+    def _look_ahead(self, ahead: Lookahead) -> None:
+        """Note what may be needed next; what was begun for it and is not named any more is given up."""
+        self._ahead[ahead.part] = ahead.probes[: self._options.jobs]
+        named = {probe.id for probes in self._ahead.values() for probe in probes}
+        for _, early in self._early.values():
+            if early.spare and early.probe.id not in named:
+                early.abandon()
+
+    def _attempt_ahead(self) -> None:
+        """Attempt what may be needed next, where a processor would idle. On a GPU the others would be slower by it."""
+        if self.opened.device != "cpu":
+            return
+        for probe in itertools.chain.from_iterable(self._ahead.values()):
+            if not self.pool.has_idle_job:
+                return
+            question = self._question(probe)
+            if {probe.id} & (self._scheduled | self._early.keys()) or self._known.find(probe, question) is not None:
+                continue
+            spare = self.pool.attempt_spare(self._limited(probe))
+            if spare is not None:
+                self._early[probe.id] = (question, spare)
+
+    def _give_up_early_attempts(self) -> None:
+        while self._early:
+            self.pool.discard(self._early.popitem()[1][1])
+
+    def _limited(self, probe: Probe) -> Probe:
+        return msgspec.structs.replace(probe, timeout=self.limits.timeout, memory_mb=self.limits.memory_mb)
+
     def _schedule(self, probe: Probe) -> None:
+        self._scheduled.add(probe.id)
         question = self._question(probe)
         known = self._known.find(probe, question)
         if known is not None:
@@ -238,14 +276,15 @@ class ProbeScheduler:
         if same is not None and same in self._running:
             self._running[same].append(probe)
             return
-        timed = msgspec.structs.replace(probe, timeout=self.limits.timeout, memory_mb=self.limits.memory_mb)
-        root, urgent = probe.id in self._early, _is_of_a_search(probe)
+        timed = self._limited(probe)
+        _, early = self._early.get(probe.id, ("", None))
+        root, urgent = early is not None and early.root, _is_of_a_search(probe)
         future = self._adopt_early(timed, question) or self.pool.submit(timed, root=root, urgent=urgent)
         self._running[future] = [timed]
         self._known.note_attempt(timed, question, future)
 
     def _adopt_early(self, probe: Probe, question: str) -> Future[Outcome] | None:
-        """The attempt that began before its part was captured, where the capture left the question as it was."""
+        """The attempt that began before it was needed, where the captures since then left the question as it was."""
         question_then, early = self._early.pop(probe.id, ("", None))
         if early is None:
             return None

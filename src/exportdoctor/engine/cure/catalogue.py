@@ -186,6 +186,11 @@ class CandidateQueue:
                 self._push((price[0] + 1, 0, 0), cheapest)
         return None
 
+    def next_sets(self, count: int) -> list[Ids]:
+        """The sets that follow, cheapest first, if what is tried now leads nowhere."""
+        cheapest = heapq.nsmallest(count, self._sets)
+        return [candidate.shims for _, candidate in cheapest if isinstance(candidate, ShimSet)]
+
     def _add(self, shims: Ids, outcome: Outcome, chain: Chain, others: Iterable[Shim]) -> None:
         for shim in others:
             added = frozenset((*shims, shim.id))

@@ -25,7 +25,7 @@ from exportdoctor.engine.cure.alternatives import find_alternatives
 from exportdoctor.engine.cure.catalogue import CandidateQueue, Chain, Ids, ShimCatalogue
 from exportdoctor.engine.cure.prescription import prescription_of
 from exportdoctor.engine.cure.trial import SEARCHED_STAGES, CuringSet, SearchTarget, ShimTrial, is_later_failure
-from exportdoctor.engine.probe_driver import Prefetch, ProbeSteps
+from exportdoctor.engine.probe_driver import Lookahead, Prefetch, ProbeSteps
 from exportdoctor.reduce import ddmin
 from exportdoctor.report.wording import shim_tries as wording
 from exportdoctor.shims import Shim
@@ -36,6 +36,8 @@ _MOST_TRIES_LATER = 8
 """Where the program exports and fails in a later stage, which takes longer, and for which few shims are known."""
 
 _TRIES_FOR_A_SOUNDER = 4
+_MOST_AHEAD = 8
+"""Sets that are named as what may be tried next: most that are tried lead nowhere, so that these do follow."""
 
 _MODES = frozenset({"strict", "non-strict"})
 """Shims that change the export mode. Behind them failures of the other tracer appear, which are not reported."""
@@ -227,12 +229,15 @@ class CureSearch:
             price, candidate = cheapest
             if found is not None and price >= (self._rank(found),):
                 break
+            ahead = (candidate.shims, *frontier.next_sets(_MOST_AHEAD))
+            yield Lookahead(self.root.part, tuple(map(target.with_shims, ahead)))
             trial = yield from self._try(target, candidate.shims, candidate.before, met=frontier.met)
             left -= trial.result != "not_applicable"
             if trial.result == "cured":
                 cured = CuringSet(shims=candidate.shims, outcome=trial.outcome, chain=candidate.chain, on=target.name)
                 if self._rank(cured) == self._catalogue.rank(cured.shims) and cured.outcome.wrong_layout is None:
-                    return cured
+                    found = cured
+                    break
                 found, left = found or cured, min(left, _TRIES_FOR_A_SOUNDER)
             if trial.result in ("cured", "error"):
                 at_odds.update(candidate.shims)  # they may do better beside others
@@ -245,6 +250,7 @@ class CureSearch:
                 self.met.append((candidate.shims, trial.outcome))
             elif trial.met_before:
                 frontier.postpone(candidate.shims, trial.outcome, chain=candidate.chain)
+        yield Lookahead(self.root.part)
         if found is None and not self.note:
             none_cures = wording.NONE_CURES if target.to == "export" else wording.NONE_CURES_LATER
             compared = [trial for trial in self.trials if trial.result == "error" and trial.outcome.numbers]

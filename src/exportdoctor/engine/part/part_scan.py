@@ -26,7 +26,7 @@ from exportdoctor.engine.part.numbers_check import numbers_steps, numbers_steps_
 from exportdoctor.engine.part.part_diagnosis import PartDiagnosis
 from exportdoctor.engine.part.part_events import findings_and_verdicts, module_judged, part_finished, passing_inside
 from exportdoctor.engine.part.questions import Questions
-from exportdoctor.engine.probe_driver import ProbeDriver
+from exportdoctor.engine.probe_driver import ProbeDriver, Request
 from exportdoctor.engine.verdicts.judge import ModuleVerdict
 from exportdoctor.shims import installed_versions, registry
 
@@ -68,7 +68,7 @@ class PartScan:
         passed = known.root is not None and not known.root.failing and known.numbers is not None
         return passed and not known.captured.has_values and EXPORTERS[known.options.exporter].makes_program
 
-    def begin(self) -> Iterator[Probe | ev.AnyEvent]:
+    def begin(self) -> Iterator[Request | ev.AnyEvent]:
         """The first probes."""
         for fqn in self.diagnosis.first_modules():
             yield from self._want(fqn)
@@ -82,7 +82,7 @@ class PartScan:
             pass
         return found
 
-    def take(self, outcome: Outcome) -> Iterator[Probe | ev.AnyEvent]:
+    def take(self, outcome: Outcome) -> Iterator[Request | ev.AnyEvent]:
         """Take one outcome in."""
         if self.asked_further(outcome):
             compared = self.diagnosis.numbers
@@ -100,7 +100,7 @@ class PartScan:
         """Whether a search, a follow-up or the check of a passing part's numbers waits for it."""
         return self._driver.awaits(outcome)
 
-    def start_audit(self, seed: int) -> Iterator[Probe]:
+    def start_audit(self, seed: int) -> Iterator[Request]:
         """Ask some modules themselves that were told the answer of an equal one, or with the option all."""
         self._audit = Audit(self.diagnosis, self.questions, seed=seed)
         for steps in self._audit.steps():
@@ -116,7 +116,7 @@ class PartScan:
         """Questions whose equality an audit found to be false."""
         return frozenset(self._audit.split_questions if self._audit is not None else ())
 
-    def start_follow_ups(self) -> Iterator[Probe]:
+    def start_follow_ups(self) -> Iterator[Request]:
         """What is asked of the failures once every module has its verdict."""
         if not self.diagnosis.options.search:
             return
@@ -125,7 +125,7 @@ class PartScan:
             yield from self._driver.start(steps)
         yield from self._search_dimensions()
 
-    def start_cure_search(self, small: Captured | None, *, values: bool) -> Iterator[Probe]:
+    def start_cure_search(self, small: Captured | None, *, values: bool) -> Iterator[Request]:
         """Begin the search for shims under which the part exports; `small` is the part of the small model."""
         diagnosis, root = self.diagnosis, self.diagnosis.root
         assert root is not None
@@ -148,7 +148,7 @@ class PartScan:
         )
         yield from self._driver.start(diagnosis.cure.steps())
 
-    def compare_small_model(self, small: Captured) -> Iterator[Probe]:
+    def compare_small_model(self, small: Captured) -> Iterator[Request]:
         """Compare the numbers of a part that passes on its small model."""
         self._small = small
         if small.has_values:
@@ -179,17 +179,17 @@ class PartScan:
     def _root_of(self, small: Captured, *, to: str = "export") -> Probe:
         return msgspec.structs.replace(self.questions.template, part=small.part, fqn=small.prefix, to=to)
 
-    def _tell_audit(self) -> Iterator[Probe | ev.AnyEvent]:
+    def _tell_audit(self) -> Iterator[Request | ev.AnyEvent]:
         """What the audit found, and new verdicts for the modules of a class that it split."""
         if self._audit is not None:
             yield from (ev.NoteAdded(text=f"{self.diagnosis.name}: {text}") for text in self._audit.new_notes())
             yield from self._judge(tuple(self.diagnosis.open))
 
-    def _search_dimensions(self) -> Iterator[Probe]:
+    def _search_dimensions(self) -> Iterator[Request]:
         for steps in self._follow_ups.dimension_steps() if self._follow_ups is not None else ():
             yield from self._driver.start(steps)
 
-    def _want(self, fqn: str) -> Iterator[Probe | ev.AnyEvent]:
+    def _want(self, fqn: str) -> Iterator[Request | ev.AnyEvent]:
         if fqn in self._wanted:
             return
         self._wanted.add(fqn)
@@ -197,12 +197,12 @@ class PartScan:
             yield from self.questions.want(site)
         yield from self._judge((fqn,))
 
-    def _judge(self, fqns: tuple[str, ...]) -> Iterator[Probe | ev.AnyEvent]:
+    def _judge(self, fqns: tuple[str, ...]) -> Iterator[Request | ev.AnyEvent]:
         for verdict in self.diagnosis.judge_open(fqns, self.questions.answer):
             yield module_judged(self.diagnosis, verdict)
             yield from self._follow(verdict)
 
-    def _follow(self, verdict: ModuleVerdict) -> Iterator[Probe | ev.AnyEvent]:
+    def _follow(self, verdict: ModuleVerdict) -> Iterator[Request | ev.AnyEvent]:
         """Below a module that fails, ask its submodules; below one that passes, all pass within it."""
         tree = self.diagnosis.tree
         if verdict.fqn == self.diagnosis.captured.prefix and verdict.outcome.passed:

@@ -22,9 +22,10 @@ _ABANDONED = KillReason(status=OutcomeStatus.CRASHED, signal="SIGKILL")
 class RunningProbe:
     """A probe that waits for a worker or is attempted by one, which `supervisor` then watches.
 
-    One measured `by_cpu_time` may take longer on a busy machine. An `early` one is attempted
-    before its part is captured: it is not reported until it is adopted, and may be abandoned. A part's `root` goes
-    before all others. `losses` counts the workers that ended under it.
+    One measured `by_cpu_time` may take longer on a busy machine. An `early` one is attempted before it is needed: it is
+    not reported until it is adopted, and may be abandoned. A `spare` one is early only because a processor would idle:
+    it is abandoned where another probe needs its place. A part's `root` goes before all others. `losses` counts the
+    workers that ended under it.
     """
 
     probe: Probe
@@ -33,6 +34,8 @@ class RunningProbe:
     early: bool = False
     root: bool = False
     urgent: bool = False
+    spare: bool = False
+    is_abandoned: bool = False
     losses: int = 0
     started: float = 0.0
     supervisor: Supervisor | None = None
@@ -55,15 +58,18 @@ class RunningProbe:
         """It runs now, in process `pid`, a child of `worker` or that worker itself, and prints to `log`."""
         self.started = time.monotonic()
         self.supervisor = Supervisor(pid, self._limits(), baseline_mb=resident_mb(worker), log=log)
+        if self.is_abandoned:
+            self.abandon()
 
     def adopt(self, probe: Probe) -> None:
         """Count from now on as `probe`, the same question with the limits that are known by now."""
-        self.probe, self.early = probe, False
+        self.probe, self.early, self.spare = probe, False, False
         if self.supervisor is not None:
             self.supervisor.limits = self._limits()
 
     def abandon(self) -> None:
-        """Kill its attempt, if it has started."""
+        """Kill its attempt, now or as soon as it starts."""
+        self.is_abandoned = True
         if self.supervisor is not None:
             self.supervisor.kill(_ABANDONED)
 

@@ -172,6 +172,9 @@ class Pool:
 
     def adopt(self, running: RunningProbe, probe: Probe) -> Future[Outcome] | None:
         """Let an early attempt answer `probe`, its own with the limits known by now; None where it was lost."""
+        if running.is_abandoned:
+            self.abandon(running)
+            return None
         with self._lock:
             if running.future.done() and running.future.exception() is not None:
                 return None
@@ -179,6 +182,29 @@ class Pool:
             if running.pid is not None:
                 self.started.put((probe, running.pid))
         return running.future
+
+    def attempt_spare(self, probe: Probe) -> RunningProbe | None:
+        """Attempt a probe that may be needed, where a processor idles; None where none does. As `attempt_early`."""
+        with self._lock:
+            free = next((worker for worker in self._workers if worker.ready), None)
+            if free is None or not self.has_idle_job:
+                return None
+            running = RunningProbe(probe, Future(), self.by_cpu_time, early=True, urgent=True, spare=True)
+            free.attempt(running)
+        return running
+
+    @property
+    def has_idle_job(self) -> bool:
+        """Whether attempts share a worker, and one more may run than there are."""
+        with self._lock:
+            running = sum(len(worker.running) for worker in self._workers)
+            return self.isolation == "fork" and not self._waiting and running < self.jobs
+
+    def discard(self, running: RunningProbe) -> None:
+        """End an early attempt that is not needed, and remove what it printed."""
+        self.abandon(running)
+        if log := self._log_of(running.probe):
+            Path(log).unlink(missing_ok=True)
 
     def abandon(self, running: RunningProbe) -> None:
         """End an early attempt; the same probe may be submitted again afterwards."""
@@ -213,10 +239,15 @@ class Pool:
                     self._replace_worker()
                 return
             free[0].attempt(self._take_next(jobs))
+        spare = [one for worker in self._workers for one in worker.running.values() if one.spare]
+        kept = [one for one in spare if not one.is_abandoned]
+        for one in kept[: max(0, len(self._waiting) - (len(spare) - len(kept)))]:
+            one.abandon()
 
     def _take_next(self, jobs: int) -> RunningProbe:
         """The next probe: part roots first, then urgent ones unless enough of these run, else the oldest."""
-        busy = sum(running.urgent for worker in self._workers for running in worker.running.values())
+        begun = [running for worker in self._workers for running in worker.running.values()]
+        busy = sum(running.urgent and not running.spare for running in begun)
         wanted = busy < max(1, jobs - 1)
         running = min(self._waiting, key=lambda one: (not one.root, one.urgent != wanted))
         self._waiting.remove(running)
