@@ -17,7 +17,7 @@ from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.engine.cure.catalogue import Ids, ShimCatalogue
 from exportdoctor.engine.cure.trial import CuringSet, ShimTrial
-from exportdoctor.engine.probe_driver import Prefetch, ProbeSteps
+from exportdoctor.engine.probe_driver import Lookahead, Prefetch, ProbeSteps
 from exportdoctor.shims import Shim
 
 MOST_TRIES = 2
@@ -42,12 +42,14 @@ def find_alternatives(
     *,
     probe_of: Callable[..., Probe],
     ahead: Callable[[Ids], Prefetch],
+    confirm_ahead: Callable[[Ids], Lookahead],
 ) -> ProbeSteps[tuple[CuringSet, ...]]:
     """`best` and what was found beside it, the soundest first, then those that are right in any memory layout, then the
     smallest, then the first that was found.
 
     The first sets are asked side by side, by `probe_of`, beside those that could come before the best. `ahead` asks
-    ahead what the set that will be prescribed needs, as soon as nothing that is left could take its place.
+    ahead what the set that will be prescribed needs, as soon as nothing that is left could take its place;
+    `confirm_ahead` what a set needs that will be prescribed if it cures.
     """
     found, left, settled, in_vain = [best], MOST_TRIES, False, False
     turns = deque(_exchanges(best, catalogue))
@@ -80,7 +82,7 @@ def find_alternatives(
             if trial.result == "cured":
                 chain = tuple((shim.id if one == name else one, failure) for one, failure in best.chain)
                 other = CuringSet(shims=shims, outcome=trial.outcome, chain=chain, on=best.on, proved=proved)
-                found.append((yield from _drop_unneeded(other, shim, found, catalogue, try_set)))
+                found.append((yield from _drop_unneeded(other, shim, found, catalogue, try_set, confirm_ahead)))
             left -= 1
             turns.append((name, others))
             break
@@ -174,14 +176,20 @@ def _contains_one(shims: Ids, found: list[CuringSet]) -> bool:
 
 
 def _drop_unneeded(
-    cured: CuringSet, new: Shim, found: list[CuringSet], catalogue: ShimCatalogue, try_set: TryShims
+    cured: CuringSet,
+    new: Shim,
+    found: list[CuringSet],
+    catalogue: ShimCatalogue,
+    try_set: TryShims,
+    confirm_ahead: Callable[[Ids], Lookahead],
 ) -> ProbeSteps[CuringSet]:
     """Without those of its shims whose failures the new one may cure, too, where it does."""
     for name, failure in cured.chain:
         if name == new.id or not _fits(new, failure, catalogue):
             continue
         less = _without(cured.shims, name)
-        proved = _would_lead(less, found, catalogue)
+        if proved := _would_lead(less, found, catalogue):
+            yield confirm_ahead(less)
         trial = yield from try_set(less, failure, proved=proved)
         if trial.result == "cured":
             chain = tuple(pair for pair in cured.chain if pair[0] != name)

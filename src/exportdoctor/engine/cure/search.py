@@ -98,9 +98,13 @@ class CureSearch:
                 partial(self._try, target),
                 probe_of=target.with_shims,
                 ahead=lambda shims: Prefetch((large.with_shims(shims),) if small is not None else ()),
+                confirm_ahead=lambda shims: Lookahead(
+                    self.root.part, tuple(one.with_shims(shims) for one in (target, large))
+                ),
             )
         if small is not None:
             self.cures = yield from self._confirm(large, small, self.cures)
+        yield Lookahead(self.root.part)
         if self.cures and self.goal != to:
             target = yield from self._go_on(large, small)
         if self.cures:
