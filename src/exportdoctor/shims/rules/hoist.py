@@ -22,6 +22,7 @@ from exportdoctor.shims.rules.clean_call_search import find_hoisted_calls
 from exportdoctor.shims.rules.hoisted_lists import lists_in_torch
 from exportdoctor.shims.rules.hoisted_results import HoistedCall
 from exportdoctor.shims.rules.more_inputs import Recorded, is_made_here, taking_more
+from exportdoctor.shims.rules.number_types import symbolic_numbers
 from exportdoctor.shims.searches import search_once
 from exportdoctor.targets.eager import copy_inputs, restore_afterwards, same_values
 from exportdoctor.torch_internals.fake_tensors import is_fake
@@ -117,7 +118,11 @@ def _hoist(name: str) -> Any:
 
         changed = call.with_inputs(compute)
         known.clear()  # whoever converts these inputs later may have changed them, or what they were converted to
-        with stand_in(calls, answer) as start, taking_more(changed, calls, take) as taking:
+        with (
+            symbolic_numbers(call),
+            stand_in(calls, answer) as start,
+            taking_more(changed, calls, take) as taking,
+        ):
             yield taking
 
     return enter
