@@ -65,8 +65,9 @@ def _numbers(one: ast.expr, other: ast.expr) -> tuple[ast.expr, ast.expr]:
     reads = [_read_by_item(side) for side in (one, other)]
     if reads == [None, None]:
         return one, other
+    both = ast.Constant(None not in reads)
     a, b = (
-        _call(NUMBER, read or side, ast.Constant(read is not None), _thunk(other_read or other_side))
+        _call(NUMBER, read or side, ast.Constant(read is not None), _thunk(other_read or other_side), both)
         for side, read, other_side, other_read in zip((one, other), reads, (other, one), reads[::-1], strict=True)
     )
     return a, b
