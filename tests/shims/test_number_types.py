@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -64,6 +67,38 @@ def test_a_length_is_an_int_for_a_function_of_another_file(tmp_path: Path, monke
     with apply_shims([find("len-as-size")], call) as changed:
         program = export_program(changed).module()
     assert torch.equal(program(torch.ones(7, 2)), torch.full((7, 2), 3.0))
+
+
+class Named(nn.Module):
+    """A table by the text of a size, as caches by the size of a picture are."""
+
+    def __init__(self, say: Callable[[str], Any]) -> None:
+        super().__init__()
+        self.say = say
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = len(x)
+        self.say(f"{rows} rows")
+        return x * {"7": 2}.get(f"{rows}", 1)
+
+
+class Told(Named):
+    def forward(self, x: Tensor) -> Tensor:
+        rows = len(x)
+        self.say(f"{rows} rows")
+        return x * rows
+
+
+def test_the_text_of_a_length_fixes_it_but_for_a_message() -> None:
+    heard: list[str] = []
+    call = ExportCall(module=Told(heard.append), args=(torch.ones(5, 2),), dynamic_shapes=(_FREE,))
+    with apply_shims([find("len-as-size")], call) as changed:
+        program = export_program(changed).module()
+    assert torch.equal(program(torch.ones(7, 2)), torch.full((7, 2), 7.0))
+    assert heard
+    call = replace(call, module=Named(heard.append))
+    with apply_shims([find("len-as-size")], call) as changed, pytest.raises(Exception, match="5"):
+        export_program(changed)
 
 
 def test_whatever_else_is_asked_for_is_what_it_is() -> None:

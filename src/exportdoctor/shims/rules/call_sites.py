@@ -89,6 +89,16 @@ def _call_at(code: CodeType, instruction: int) -> ast.Call | None:
     return found[0] if len(found) == 1 else None
 
 
+def statement_at(frame: FrameType) -> ast.stmt | None:
+    """The innermost statement that the frame runs; `None` where there is no source."""
+    tree, line = _tree_of(frame.f_code), frame.f_lineno
+    if tree is None:
+        return None
+    statements = (one for one in ast.walk(tree) if isinstance(one, ast.stmt))
+    around = [one for one in statements if one.lineno <= line <= (one.end_lineno or one.lineno)]
+    return max(around, key=lambda one: one.lineno, default=None)
+
+
 @functools.lru_cache(maxsize=4096)
 def _tree_of(code: CodeType) -> ast.AST | None:
     """The syntax tree of some code with the places of its file; `None` where there is no source."""

@@ -179,7 +179,8 @@ SHIM = Shim(
         "nothing else are made before the export, and their results become inputs of the program. A loop over such "
         "values in the middle of a function is made a call first. Where there is none, "
         "those are that read such values and compute from weights and no input, such as a table of positions that is "
-        "resized to an image's height and width. `hoist:FUNCTION` "
+        "resized to an image's height and width. Inputs for which such a call sets what the rest of forward reads are "
+        "refused, unless it does so for the example. `hoist:FUNCTION` "
         "does so for the calls around one function, also where their arguments come from the forward."
     ),
     cures=(
