@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
+from exportdoctor.export.shims_module import ModuleHeader, shims_module
 from exportdoctor.shims import ExportCall, apply_shims, export_program, find
 from exportdoctor.shims.rules.hoisted_state import watch_names
 
@@ -105,6 +109,31 @@ def test_inputs_for_which_a_hoisted_call_sets_what_forward_reads_are_refused(
     assert torch.equal(program(*args, **kwargs), module(*few))
     with pytest.raises(ValueError, match="which the program does not do"):
         changed.convert((many, {}))
+
+
+class SetsForExample(Growing):
+    """As the offsets that Qwen2-VL keeps: they are set for any first call."""
+
+    def remember(self, count: int) -> None:
+        self.scale = 2.0
+
+
+@pytest.mark.parametrize(("kind", "sets"), [(SetsAttribute, ()), (SetsForExample, ("scale",))])
+def test_the_file_of_the_shims_refuses_what_was_not_set_at_the_export(
+    kind: Callable[[], nn.Module], sets: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = kind()
+    call = ExportCall(module=module, args=inputs(2, 5, 1), dynamic_shapes=(_FREE, _FREE))
+    with apply_shims([find("hoist")], call) as changed:
+        assert changed.sets == {*sets}
+    about = ModuleHeader(title="model", part="default", made_by="a test", versions={}, sets=sets)
+    name = f"shims_for_{kind.__name__}"  # type: ignore[attr-defined]
+    (tmp_path / f"{name}.py").write_text(shims_module([find("hoist")], about))
+    monkeypatch.syspath_prepend(tmp_path)
+    convert = importlib.import_module(name).convert
+    assert convert(module, inputs(3, 9))[1]["angles__0_0"].tolist() == [3, 9]
+    with nullcontext() if sets else pytest.raises(ValueError, match="which the program does not do"):
+        convert(module, inputs(40, 2))
 
 
 def test_what_nobody_else_reads_may_be_set() -> None:

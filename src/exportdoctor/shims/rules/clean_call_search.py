@@ -70,7 +70,7 @@ def _find(call: ExportCall, name: str, *, weights: bool) -> tuple[HoistedCall, .
         made = replace(made, outline=blocks.get(function), unseen=_names_set_in(runs[0][0], several[0], blocks))
         found.append(made if alone else replace(made, arguments=None))
     unknown = weights and has_fake_weights(call.module)
-    known = _without_names_set_now(call.module, found, inputs[0])
+    known = _without_names_set(call, found)
     return tuple(replace(one, recorded=()) if unknown else one for one in known)
 
 
@@ -85,10 +85,13 @@ def _names_set_in(
     return others if written is None else others & written
 
 
-def _without_names_set_now(module: Any, calls: Sequence[HoistedCall], inputs: Inputs) -> list[HoistedCall]:
-    """The calls, `unseen` without what they set for these inputs: that the program is compared for."""
+def _without_names_set(call: ExportCall, calls: Sequence[HoistedCall]) -> list[HoistedCall]:
+    """The calls, with what they set for the example in `sets` and not in `unseen`: that the program is compared for."""
     import torch
 
+    if call.converts_for is not None:
+        return [replace(one, unseen=one.unseen - call.converts_for) for one in calls]
+    module: Any = call.module
     found: dict[int, frozenset[str]] = {}
 
     def note(one: HoistedCall, compute: Callable[[], Any]) -> Any:
@@ -96,10 +99,11 @@ def _without_names_set_now(module: Any, calls: Sequence[HoistedCall], inputs: In
         return result
 
     if any(one.unseen for one in calls):
-        args, kwargs = copy_inputs(inputs)
+        args, kwargs = copy_inputs((call.args, call.kwargs))
         with torch.no_grad(), stand_in(calls, note), restore_afterwards(module):
             module(*args, **kwargs)
-    return [replace(one, unseen=one.unseen - found.get(id(one), frozenset())) for one in calls]
+    sets = [found.get(id(one), frozenset[str]()) for one in calls]
+    return [replace(one, unseen=one.unseen - names, sets=names) for one, names in zip(calls, sets, strict=True)]
 
 
 def _outline(records: Sequence[CallRecord], inputs: Inputs, name: str, call: ExportCall) -> tuple[Outline, ...]:

@@ -127,7 +127,7 @@ def _hoist(name: str) -> Any:
             stand_in(calls, answer) as start,
             taking_more(changed, calls, take) as taking,
         ):
-            yield taking
+            yield replace(taking, sets=taking.sets.union(*(one.sets for one in calls)))
 
     return enter
 
