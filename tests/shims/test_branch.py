@@ -605,6 +605,33 @@ def test_a_number_that_is_read_is_compared_as_python_compares_it() -> None:
         torch.testing.assert_close(program(*inputs), call.module(*inputs))
 
 
+class ComparedWithTensor(nn.Module):
+    """A float that is read is compared in the dtype of the tensor; with whole numbers, in the default dtype."""
+
+    def forward(self, x: Tensor, other: Tensor) -> Tensor:
+        y = torch.ones(2) if x.item() >= other else torch.zeros(2)
+        return y if other == x.item() else y + 2
+
+
+@pytest.mark.parametrize(
+    ("x", "other"),
+    [
+        (torch.tensor(16777216.0), torch.tensor(16777217)),
+        (torch.tensor(0.1, dtype=torch.float64), torch.tensor(0.1)),
+        (torch.tensor(0.1, dtype=torch.float64), torch.tensor([0.1])),
+        (torch.tensor(0.1), torch.tensor(0.1, dtype=torch.float64)),
+        (torch.tensor(1.001), torch.tensor(1.0, dtype=torch.float16)),
+        (torch.tensor(1.0), torch.tensor(True)),
+    ],
+)
+def test_a_float_that_is_read_is_compared_with_a_tensor_as_torch_compares_it(x: Tensor, other: Tensor) -> None:
+    call = ExportCall(module=ComparedWithTensor(), args=(x + 1, other))
+    with apply_shims([find("branch-as-where")], call) as given:
+        program = export_program(given).module()
+    for number in (x, x + 1, x - 1):
+        torch.testing.assert_close(program(number, other), call.module(number, other))
+
+
 class Choosing(nn.Module):
     """What counts is the value of `n or m`, and not its truth."""
 

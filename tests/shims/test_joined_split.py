@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, find
+from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
 from exportdoctor.shims.rules.joined_split import lengths_to_split, list_to_join, map_to_join, split_to_join
 
 WHOLE, SIZES = torch.arange(12.0).reshape(6, 2), torch.tensor([2, 3, 1])
@@ -173,6 +173,23 @@ def test_a_list_that_is_changed_is_refused() -> None:
         pieces.append(BLOCKS[0])
     with pytest.raises(NotImplementedError):
         pieces += [BLOCKS[0]]
+
+
+class FallsBack(nn.Module):
+    """Lengths that a split refuses lead elsewhere, where an assertion of the program would refuse them."""
+
+    def forward(self, x: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+        try:
+            return torch.cat(torch.split(x, sizes.tolist()))
+        except RuntimeError:
+            return -x
+
+
+def test_a_split_whose_refusal_may_be_caught_is_made() -> None:
+    free = {0: torch.export.Dim.DYNAMIC}
+    call = ExportCall(module=FallsBack(), args=(WHOLE, SIZES), dynamic_shapes=(free, free))
+    with apply_shims([find("joined-split")], call) as given, pytest.raises(Exception, match="sizes"):
+        export_program(given)
 
 
 class Listed(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,6 +117,37 @@ def test_an_object_that_is_changed_and_not_returned_is_refused() -> None:
         pass
 
 
+class TallyCache:
+    """It says how many rows it has, as caches of one's own do."""
+
+    def __init__(self, rows: Tensor, length: int) -> None:
+        self.rows, self.length = rows, length
+
+    def update(self, rows: Tensor) -> None:
+        self.rows = torch.cat([self.rows, rows])
+        self.length += len(rows)
+
+
+class Tallies(nn.Module):
+    def forward(self, x: Tensor, cache: TallyCache) -> Any:
+        cache.update(x)
+        return x + cache.length, cache
+
+
+class Looks(nn.Module):
+    def forward(self, x: Tensor, cache: TallyCache) -> Any:
+        return x + cache.length
+
+
+@pytest.mark.parametrize("kind", [Tallies, Looks])
+def test_a_number_in_a_cache_of_ones_own_is_not_fixed_by_an_exact_shim(kind: Callable[[], nn.Module]) -> None:
+    call = ExportCall(module=kind(), args=(torch.ones(3, 2), TallyCache(torch.ones(2, 2), 2)))
+    with pytest.raises(NotApplicable, match="number of the TallyCache"), _applied("hf.cache-pytrees", call):
+        pass
+    with _applied(FIXED_OBJECTS, call) as changed:
+        sh.export_program(changed)
+
+
 class Continues(nn.Module):
     def __init__(self, *, returns: bool) -> None:
         super().__init__()
@@ -137,6 +169,13 @@ def test_a_cache_that_is_changed_and_not_returned_is_refused() -> None:
                 continue
         with pytest.raises(NotApplicable, match="does not return"), _applied(FIXED_CACHES, call):
             pass
+
+
+def test_a_count_in_a_cache_of_transformers_is_not_fixed_by_an_exact_shim() -> None:
+    cache, word = copy.deepcopy(after_prompt(5))
+    call = ExportCall(module=Continues(returns=True).eval(), args=(word, cache))
+    with pytest.raises(NotApplicable, match="number of the"), _applied("hf.cache-pytrees", call):
+        pass
 
 
 @pytest.mark.long

@@ -89,6 +89,7 @@ def _texts(request: ExportRequest, result: ExportResult, shims: Sequence[Shim], 
             program=result.files[0].name if result.files else "",
             proved=export_headline(request, result),
             imports=result.imports,
+            sets=result.sets,
             image_input=request.image_input,
             next_positions=result.needs_positions,
         )

@@ -62,7 +62,7 @@ def export(module, args=(), kwargs=None, *, dynamic_shapes=None, more_inputs=())
 
 def convert(module, args=(), kwargs=None, *, dynamic_shapes=None):
     """Inputs of the untouched module as inputs of the exported program: (args, kwargs)."""
-    call = ExportCall(module=module, args=tuple(args), kwargs=kwargs or {{}}, dynamic_shapes=dynamic_shapes)
+    call = ExportCall(module=module, args=tuple(args), kwargs=kwargs or {{}}, dynamic_shapes=dynamic_shapes{sets})
     with ExitStack() as stack:
         for name, enter in SHIMS.items():
             try:
@@ -108,8 +108,9 @@ def caches():
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModuleHeader:
     """The header of the module. `made_by` is the command, `versions` those of the proof, `program` the file that
-    was proved, `imports` what must be imported before that can be loaded. With `image_input` it brings the module that
-    makes patches of a plain image, with `next_positions` the function that says where a generated token stands.
+    was proved, `imports` what must be imported before that can be loaded, `sets` as in ExportResult. With `image_input`
+    it brings the module that makes patches of a plain image, with `next_positions` the function that says where a
+    generated token stands.
     """
 
     title: str
@@ -119,6 +120,7 @@ class ModuleHeader:
     program: str = ""
     proved: str = ""
     imports: tuple[str, ...] = ()
+    sets: tuple[str, ...] = ()
     image_input: bool = False
     next_positions: bool = False
 
@@ -146,7 +148,9 @@ def shims_module(shims: Sequence[Shim], about: ModuleHeader) -> str:
     for name in ("contextmanager", "ExitStack"):
         bundler.imports[name] = ("contextlib", name)
     changing = tuple(shim.id for shim in shims if shim.soundness == "signature")
-    tail = _TAIL.format(table="\n".join(f'    "{name}": {text},' for name, text in entries), changing=changing)
+    sets = f", converts_for=frozenset({list(about.sets)!r})" if any(one.startswith("hoist") for one in changing) else ""
+    table = "\n".join(f'    "{name}": {text},' for name, text in entries)
+    tail = _TAIL.format(table=table, changing=changing, sets=sets)
     if about.program.endswith(".pt2"):
         opaque = tuple(shim.id for shim in shims if shim.soundness == "opaque")
         tail += (_LOAD_OPAQUE_TAIL if opaque else _LOAD_TAIL).format(imports=about.imports, opaque=opaque)

@@ -49,7 +49,9 @@ class ExportCall:
     `checks` are called with the program, and raise NotApplicable where a shim was no cure.
 
     `convert` turns inputs of the untouched module into inputs of the program that this call makes. It stays good after
-    the shims are gone, so that the program can be compared with eager. `made` are the inputs that it computes.
+    the shims are gone, so that the program can be compared with eager. `made` are the inputs that it computes, and
+    `sets` the attributes that it sets for the example as it computes them. `converts_for` are those of the program for
+    which this call's arguments are converted; None where they are what is exported.
     """
 
     module: nn.Module
@@ -61,6 +63,8 @@ class ExportCall:
     checks: tuple[Callable[[Any], None], ...] = ()
     convert: Callable[[Inputs], Inputs] = _as_given
     made: frozenset[str] = frozenset()
+    sets: frozenset[str] = frozenset()
+    converts_for: frozenset[str] | None = None
 
     @property
     def named(self) -> dict[str, Any]:

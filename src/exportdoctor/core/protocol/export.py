@@ -127,7 +127,8 @@ class ExportResult(Reply, frozen=True, kw_only=True, tag="result"):
 
     `imports` are the modules to import before a saved program can be loaded, `needs_caches` says that it takes or gives
     a cache, whose class is registered nowhere, `needs_positions` that the caller must say where each new token stands.
-    `unchecked` is what the program asserts and the file cannot check.
+    `sets` are the attributes that what was hoisted set for the example, `unchecked` is what the program asserts and the
+    file cannot check.
     `domains` are the sizes that each file takes, and what was tried at their boundaries. `fixed`: it is specialised to
     the sizes of the example because that was asked for, and right there.
     """
@@ -144,6 +145,7 @@ class ExportResult(Reply, frozen=True, kw_only=True, tag="result"):
     needs_caches: bool = False
     needs_positions: bool = False
     imports: tuple[str, ...] = ()
+    sets: tuple[str, ...] = ()
     environment: dict[str, str] = msgspec.field(default_factory=dict)
     weights: str = ""
     device: str = ""

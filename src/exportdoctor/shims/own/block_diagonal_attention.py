@@ -117,7 +117,8 @@ SHIM = Shim(
         "at once, with a mask that is true within each segment. Valid for any number and lengths of "
         "segments, also empty ones; the program asserts that they cover all rows, as a split does. Refused "
         "where anything else is done to a segment, and where the module's attention, tried on drawn numbers, "
-        "does not keep to such a mask. Memory and time of the mask grow with the square of the sequence length."
+        "does not keep to such a mask. An infinite or NaN value may make every segment NaN, not only its own. "
+        "Memory and time of the mask grow with the square of the sequence length."
     ),
     cures=(
         Cure(

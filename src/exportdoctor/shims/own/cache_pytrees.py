@@ -162,7 +162,7 @@ def _caches(value: Any) -> list[Any]:
     return found
 
 
-def _numbers(call: ExportCall) -> bool:
+def counts_tokens(call: ExportCall) -> bool:
     """Whether an input cache counts something, such as the tokens that a sliding window has seen."""
     caches = _caches((call.args, call.kwargs))
     return any(type(child) is int for cache in caches for child in children_of(cache))
@@ -183,7 +183,7 @@ def _enter(*, fixed: bool) -> Any:
             with temporary_registrations(register_caches):
                 yield call
             return
-        if _numbers(call) != fixed:
+        if counts_tokens(call) != fixed:
             raise NotApplicable("a cache counts its tokens" if not fixed else "no cache among the inputs counts tokens")
         caches = _caches((call.args, call.kwargs))
         for cache in caches:

@@ -85,6 +85,12 @@ def check_changes_returned(call: ExportCall, objects: Callable[[Any], list[Any]]
             raise NotApplicable(f"forward changes the {type(one).__name__} among its inputs and does not return it")
 
 
+def find_numbered(call: ExportCall) -> str:
+    """The class of an object among the inputs that holds numbers and is of no library; empty where there is none."""
+    found = (type(one) for one in _objects((call.args, call.kwargs)) if _holds_numbers(one))
+    return next((kind.__name__ for kind in found if not kind.__module__.startswith("transformers.")), "")
+
+
 def _contents(value: Any) -> list[Any]:
     """The leaves of an object, as deep as there are attributes. A tensor written into is the same: programs do that."""
     found = []

@@ -17,6 +17,8 @@ from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall, Named
 from exportdoctor.shims.installed_sources import as_target, folder_of, tree_of_file
+from exportdoctor.shims.own.cache_pytrees import counts_tokens
+from exportdoctor.shims.own.dataclass_pytrees import find_numbered
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim, Soundness, Unfit
 from exportdoctor.torch_internals.graph_modules import after_onnx_preparation
 from exportdoctor.torch_internals.pytree_registry import temporary_registrations
@@ -280,6 +282,8 @@ def _graph_fix(entry: TransformersEntry) -> Any:
 def _caches(call: ExportCall) -> Iterator[ExportCall]:
     importlib.import_module(f"{_PACKAGE}.utils")
     exporter = importlib.import_module(f"{_PACKAGE}.exporter_dynamo")
+    if numbered := find_numbered(call) or "cache" * counts_tokens(call):
+        raise NotApplicable(f"a number of the {numbered} among the inputs would be a constant")
     with temporary_registrations(lambda: exporter.register_cache_pytrees_for_model(call.module)):
         yield call
 
@@ -290,7 +294,8 @@ _CACHES = Shim(
     soundness="exact",
     enter=_caches,
     provider=PROVIDER,
-    does="`register_cache_pytrees_for_model`, with the registrations undone afterwards, which it does not do itself.",
+    does="`register_cache_pytrees_for_model`, with the registrations undone afterwards, which it does not do itself. "
+    "Numbers in a cache are constants of the program: not for caches among the inputs that count tokens.",
     cures=(Cure(kinds=("unregistered_pytree",), message=r"Cache"),),
     needs=_NEEDS,
     link=_LINK,

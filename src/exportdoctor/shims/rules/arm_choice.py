@@ -255,10 +255,11 @@ def does_not_hold(value: Any) -> Any:
     return ~_as_truth(value) if _is_open(value) else not value
 
 
-def number_of(value: Any, is_read: bool, other: Callable[[], Any]) -> Any:
-    """A side of a comparison with `other` in which `.item()` reads a number, this one if `is_read`. The comparison must
-    give what that of Python's numbers of 64 bits gives; a tensor would make another number one of its own dtype. A
-    whole number that is compared with a float becomes one: the program asserts that it can be one."""
+def number_of(value: Any, is_read: bool, other: Callable[[], Any], both: bool) -> Any:
+    """A side of a comparison with `other` in which `.item()` reads a number, this one if `is_read`, or `both`. The
+    comparison must give what that of Python's numbers of 64 bits gives; a tensor would make another number one of its
+    own dtype, and does where it is compared with a float that is read. A whole number that is compared with a float
+    becomes one: the program asserts that it can be one."""
     import torch
 
     exporting = torch.compiler.is_exporting()
@@ -266,9 +267,11 @@ def number_of(value: Any, is_read: bool, other: Callable[[], Any]) -> Any:
         return torch.scalar_tensor(value, dtype=torch.float64) if type(value) is float and exporting else value
     if not exporting or not _is_tensor(value) or value.is_complex() or value.dtype is torch.uint64:
         return value.item()
+    beside = other()
     if value.is_floating_point():
-        return value.reshape(()).to(torch.float64)
-    number, beside = value.reshape(()).to(torch.int64), other()
+        compared = torch.result_type(beside, 1.0) if _is_tensor(beside) and not both else torch.float64
+        return value.reshape(()).to(compared)
+    number = value.reshape(()).to(torch.int64)
     if isinstance(beside, float | torch.SymFloat) or (_is_tensor(beside) and beside.is_floating_point()):
         exact = (number <= _LARGEST_EXACT) & (number >= -_LARGEST_EXACT)
         torch.ops.aten._assert_async.msg(exact, "a whole number beyond 2**53 is compared with a float")

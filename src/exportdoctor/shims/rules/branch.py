@@ -24,6 +24,7 @@ from exportdoctor.shims.rules.asked_lines import asked_lines, run_known
 from exportdoctor.shims.rules.code_swap import ARM, all_code, compile_for, definition_of, owners_of, swap_code
 from exportdoctor.shims.rules.loop_exits import LoopExits, asks_for_flags, is_flag
 from exportdoctor.shims.rules.name_flow import READS_ALL_NAMES, load
+from exportdoctor.shims.rules.number_types import symbolic_numbers
 from exportdoctor.shims.rules.pure_code import Purity
 
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
@@ -64,8 +65,9 @@ def _numbers(one: ast.expr, other: ast.expr) -> tuple[ast.expr, ast.expr]:
     reads = [_read_by_item(side) for side in (one, other)]
     if reads == [None, None]:
         return one, other
+    both = ast.Constant(None not in reads)
     a, b = (
-        _call(NUMBER, read or side, ast.Constant(read is not None), _thunk(other_read or other_side))
+        _call(NUMBER, read or side, ast.Constant(read is not None), _thunk(other_read or other_side), both)
         for side, read, other_side, other_read in zip((one, other), reads, (other, one), reads[::-1], strict=True)
     )
     return a, b
@@ -295,7 +297,7 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
     if not changes:
         raise NotApplicable("no function branches on a tensor's value with arms that only compute")
     choices.codes.update(inner for code in changes.values() for inner in all_code(code))
-    with swap_code(changes, choices.names):
+    with symbolic_numbers(call), swap_code(changes, choices.names):
         with choices.observe():
             run_known(call)
         try:

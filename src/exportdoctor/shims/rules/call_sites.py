@@ -19,6 +19,9 @@ CHANGES = frozenset({
 })  # fmt: skip
 """Methods that change a list, a dict or a set."""
 
+_CHANGES_BESIDE = frozenset({"sort", "reverse", "appendleft", "popleft", "extendleft", "rotate", "move_to_end"})
+"""Those that change a list or a deque, and are also methods of what they do not change."""
+
 
 def fixed_arguments(frame: FrameType, given: Mapping[str, Any]) -> dict[str, frozenset[str]]:
     """The plain arguments of the call that runs in `frame` which are written as a constant or as an attribute of the
@@ -86,6 +89,16 @@ def _call_at(code: CodeType, instruction: int) -> ast.Call | None:
     return found[0] if len(found) == 1 else None
 
 
+def statement_at(frame: FrameType) -> ast.stmt | None:
+    """The innermost statement that the frame runs; `None` where there is no source."""
+    tree, line = _tree_of(frame.f_code), frame.f_lineno
+    if tree is None:
+        return None
+    statements = (one for one in ast.walk(tree) if isinstance(one, ast.stmt))
+    around = [one for one in statements if one.lineno <= line <= (one.end_lineno or one.lineno)]
+    return max(around, key=lambda one: one.lineno, default=None)
+
+
 @functools.lru_cache(maxsize=4096)
 def _tree_of(code: CodeType) -> ast.AST | None:
     """The syntax tree of some code with the places of its file; `None` where there is no source."""
@@ -130,9 +143,14 @@ def _names_set_by(code: CodeType) -> frozenset[str] | None:
             found.add(node.attr)
         elif isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
             found |= _names_of(node.value, code)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGES:
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _changes(node.func.attr):
             found |= _names_of(node.func.value, code)
     return frozenset(found)
+
+
+def _changes(method: str) -> bool:
+    """Whether a method of that name may change what it is called on; those of tensors that write end with `_`."""
+    return method in CHANGES or method in _CHANGES_BESIDE or (method.endswith("_") and not method.endswith("__"))
 
 
 def _names_of(node: ast.expr, code: CodeType) -> set[str]:

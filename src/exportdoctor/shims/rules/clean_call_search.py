@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import CodeType, FunctionType
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from exportdoctor.shims.export_call import ExportCall, Inputs, named_inputs
 from exportdoctor.shims.record import NotApplicable
 from exportdoctor.shims.rules.call_sites import names_read, names_set
+from exportdoctor.shims.rules.call_stand_in import stand_in
 from exportdoctor.shims.rules.clean_calls import CallRecord, has_fake_weights, record_calls
 from exportdoctor.shims.rules.code_swap import function_of
 from exportdoctor.shims.rules.hoisted_results import (
@@ -22,7 +23,9 @@ from exportdoctor.shims.rules.hoisted_results import (
     global_names,
     is_number_list,
 )  # fmt: skip
+from exportdoctor.shims.rules.hoisted_state import watch_names
 from exportdoctor.shims.rules.outlined_blocks import call_blocks, outline_blocks
+from exportdoctor.targets.eager import copy_inputs, restore_afterwards
 
 _PLAIN = int | float | bool | str | None
 _NUMBERS_OR_NONE = (int, float, bool, type(None))
@@ -64,10 +67,43 @@ def _find(call: ExportCall, name: str, *, weights: bool) -> tuple[HoistedCall, .
         several = [one[place][2] for one in chosen]
         alone = all(_is_apart(records, one) for (records, _), one in zip(runs, several, strict=True))
         made = _describe(function, number, several, [given for _, given in runs], call)
-        made = replace(made, outline=blocks.get(function))
+        made = replace(made, outline=blocks.get(function), unseen=_names_set_in(runs[0][0], several[0], blocks))
         found.append(made if alone else replace(made, arguments=None))
     unknown = weights and has_fake_weights(call.module)
-    return tuple(replace(one, recorded=()) if unknown else one for one in found)
+    known = _without_names_set(call, found)
+    return tuple(replace(one, recorded=()) if unknown else one for one in known)
+
+
+def _names_set_in(
+    records: Sequence[CallRecord], record: CallRecord, blocks: Collection[FunctionType]
+) -> frozenset[str]:
+    """The attributes and globals that the call may set and the code around it reads. A block sets none itself."""
+    own = {block.__code__ for block in blocks}
+    inside = [one.code for one in records if _is_inside(records, one, {record.place}) and one.code not in own]
+    others = names_read(one.code for one in records if not _is_inside(records, one, {record.place}))
+    written = names_set(inside)
+    return others if written is None else others & written
+
+
+def _without_names_set(call: ExportCall, calls: Sequence[HoistedCall]) -> list[HoistedCall]:
+    """The calls, with what they set for the example in `sets` and not in `unseen`: that the program is compared for."""
+    import torch
+
+    if call.converts_for is not None:
+        return [replace(one, unseen=one.unseen - call.converts_for) for one in calls]
+    module: Any = call.module
+    found: dict[int, frozenset[str]] = {}
+
+    def note(one: HoistedCall, compute: Callable[[], Any]) -> Any:
+        result, found[id(one)] = watch_names(module, one.function, one.unseen, compute)
+        return result
+
+    if any(one.unseen for one in calls):
+        args, kwargs = copy_inputs((call.args, call.kwargs))
+        with torch.no_grad(), stand_in(calls, note), restore_afterwards(module):
+            module(*args, **kwargs)
+    sets = [found.get(id(one), frozenset[str]()) for one in calls]
+    return [replace(one, unseen=one.unseen - names, sets=names) for one, names in zip(calls, sets, strict=True)]
 
 
 def _outline(records: Sequence[CallRecord], inputs: Inputs, name: str, call: ExportCall) -> tuple[Outline, ...]:

@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from exportdoctor.shims.cure_pattern import Cure
@@ -21,7 +22,9 @@ from exportdoctor.shims.rules.call_stand_in import stand_in
 from exportdoctor.shims.rules.clean_call_search import find_hoisted_calls
 from exportdoctor.shims.rules.hoisted_lists import lists_in_torch
 from exportdoctor.shims.rules.hoisted_results import HoistedCall
+from exportdoctor.shims.rules.hoisted_state import compute_unseen
 from exportdoctor.shims.rules.more_inputs import Recorded, is_made_here, taking_more
+from exportdoctor.shims.rules.number_types import symbolic_numbers
 from exportdoctor.shims.searches import search_once
 from exportdoctor.targets.eager import copy_inputs, restore_afterwards, same_values
 from exportdoctor.torch_internals.fake_tensors import is_fake
@@ -39,7 +42,9 @@ def compute_inputs(module: Any, calls: Sequence[HoistedCall], named: Named) -> d
         if all(one.arguments is not None for one in calls):
             with restore_afterwards(module):
                 for one in calls:
-                    found.update(one.as_inputs(_call_directly(one, copy_inputs(dict(named)))))
+                    given = copy_inputs(dict(named))
+                    result = compute_unseen(module, one.function, one.unseen, partial(_call_directly, one, given))
+                    found.update(one.as_inputs(result))
             return found
         results = _run_up_to(module, calls, {name: value for name, value in named.items() if not is_made_here(name)})
     for one in calls:
@@ -72,7 +77,7 @@ def _run_up_to(module: Any, calls: Sequence[HoistedCall], named: Named) -> dict[
     results: dict[int, Any] = {}
 
     def note(one: HoistedCall, compute: Callable[[], Any]) -> Any:
-        result = compute()
+        result = compute_unseen(module, one.function, one.unseen, compute)
         results[id(one)] = tree_map_only(torch.Tensor, torch.clone, result)  # what follows may write into it
         if len(results) == len(calls):
             raise Recorded
@@ -117,8 +122,12 @@ def _hoist(name: str) -> Any:
 
         changed = call.with_inputs(compute)
         known.clear()  # whoever converts these inputs later may have changed them, or what they were converted to
-        with stand_in(calls, answer) as start, taking_more(changed, calls, take) as taking:
-            yield taking
+        with (
+            symbolic_numbers(call),
+            stand_in(calls, answer) as start,
+            taking_more(changed, calls, take) as taking,
+        ):
+            yield replace(taking, sets=taking.sets.union(*(one.sets for one in calls)))
 
     return enter
 
@@ -170,7 +179,8 @@ SHIM = Shim(
         "nothing else are made before the export, and their results become inputs of the program. A loop over such "
         "values in the middle of a function is made a call first. Where there is none, "
         "those are that read such values and compute from weights and no input, such as a table of positions that is "
-        "resized to an image's height and width. `hoist:FUNCTION` "
+        "resized to an image's height and width. Inputs for which such a call sets what the rest of forward reads are "
+        "refused, unless it does so for the example. `hoist:FUNCTION` "
         "does so for the calls around one function, also where their arguments come from the forward."
     ),
     cures=(

@@ -26,6 +26,7 @@ from exportdoctor.shims.rules.clean_values import follow_values
 from exportdoctor.shims.rules.code_swap import all_code
 from exportdoctor.shims.rules.hoisted_results import HoistedResult, describe_results
 from exportdoctor.shims.rules.more_inputs import Recorded, is_made_here, taking_more
+from exportdoctor.shims.rules.number_types import symbolic_numbers
 from exportdoctor.shims.rules.tensor_sizes import replace_sizes
 from exportdoctor.shims.rules.whole_numbers import INT, as_whole, symbolic_int
 from exportdoctor.shims.searches import search_once
@@ -191,7 +192,8 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
             yield
 
     changed = call.with_inputs(partial(_compute_inputs, call.module, reads))
-    with _symbolic_int(reads), taking_more(changed, tuple(reads.values()), take) as taking:
+    taking_reads = taking_more(changed, tuple(reads.values()), take)
+    with _symbolic_int(reads), symbolic_numbers(call), taking_reads as taking:
         yield taking
 
 

@@ -7,12 +7,14 @@ transformers does with the features of several pictures, the answer is the tenso
 from __future__ import annotations
 
 import ast
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FunctionType
 from typing import Any
 
+from exportdoctor.shims.caught_exceptions import find_catcher, stack_lines
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
@@ -177,11 +179,13 @@ def lengths_to_split(sizes: Any) -> Any:
 
 
 def split_to_join(tensor: Any, lengths: Any, dim: int = 0) -> Any:
-    """As `torch.split(tensor, lengths, dim)`; the pieces wait for being joined."""
+    """As `torch.split(tensor, lengths, dim)`; the pieces wait for being joined, but in a program whose code may catch
+    that a split refuses the lengths."""
     import torch
 
     place = _place_of(dim, tensor.dim()) if isinstance(tensor, torch.Tensor) else None
-    if isinstance(lengths, ReadLengths) and place is not None:
+    caught = torch.compiler.is_exporting() and find_catcher(stack_lines(sys._getframe(1), globals()))
+    if isinstance(lengths, ReadLengths) and place is not None and not caught:
         return SplitPieces.of(tensor, lengths.sizes, place)
     read = lengths.sizes.tolist() if isinstance(lengths, ReadLengths) else lengths
     return tensor.split(read, dim)
@@ -334,7 +338,8 @@ SHIM = Shim(
         "`torch.split(x, sizes.tolist())` in a method fixes the number of pieces. The pieces are made only where "
         "something else is done with them than joining them in their order along the same dimension; a join gives a "
         "copy of the tensor. So are the rows of `list(x)`, and a list of pieces whose first dimensions are joined, "
-        "each by itself. The program asserts that the lengths are the tensor's, as a split does."
+        "each by itself. The program asserts that the lengths are the tensor's, as a split does; a split whose refusal "
+        "may be caught stays as it is."
     ),
     cures=(Cure(kinds=("dynamic_dim_specialised",)),),
     needs={"torch": ">=2.8"},

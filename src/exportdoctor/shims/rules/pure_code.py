@@ -19,6 +19,7 @@ from typing import Any, TypeGuard
 
 from exportdoctor.core.failure.frames import is_defined_in_torch
 from exportdoctor.shims.rules.code_swap import definition_of
+from exportdoctor.shims.rules.number_types import is_instance
 from exportdoctor.shims.rules.pure_callees import (
     NOT_KNOWN,
     has_pure_name,
@@ -149,6 +150,8 @@ class Purity:
 
         if isinstance(callee, torch.nn.Module):
             return self._is_pure_module(callee)
+        if callee is is_instance:
+            return True
         if isinstance(callee, FunctionType) and not is_defined_in_torch(callee):
             return self._is_pure_function(callee, ())
         if inspect.ismethod(callee):

@@ -14,6 +14,7 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.code_swap import user_functions
+from exportdoctor.shims.rules.number_types import symbolic_numbers
 
 
 def length_of(value: Any) -> Any:
@@ -28,12 +29,11 @@ def _calls_len(code: CodeType) -> bool:
 
 
 def _asks_for_type(code: CodeType) -> bool:
-    """Whether it may ask for the type of a length, which is int in eager and may be torch.SymInt here.
+    """Whether it may ask by `type` for the type of a length, which is int in eager and may be torch.SymInt here.
 
     An `__init__` has run before the shim holds.
     """
-    names = set(_global_names(code))
-    return code.co_name != "__init__" and ({"isinstance", "int"} <= names or "type" in names)
+    return code.co_name != "__init__" and "type" in _global_names(code)
 
 
 def _global_names(code: CodeType) -> Iterator[str]:
@@ -54,6 +54,7 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
         asked = "all functions that call `len` are beside one that asks for types of numbers"
         raise NotApplicable(asked if asking else "no function beside the modules' classes calls `len`")
     with ExitStack() as stack:
+        stack.enter_context(symbolic_numbers(call))
         for names in found:
             stack.enter_context(patch_item(names, "len", length_of))
         yield call

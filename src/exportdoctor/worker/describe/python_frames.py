@@ -150,15 +150,19 @@ def _fit(path: str, positions: Sequence[_Positions]) -> bool:
 
 
 def _statement_at(path: str, line: int | None) -> _Positions:
-    """The position of the whole statement on a line, of an `if` or a `while` its condition."""
+    """The position of the whole statement on a line, of an `if` or a `while` its condition where it stands alone."""
     try:
         tree = ast.parse("".join(linecache.getlines(path)))
     except (SyntaxError, ValueError):
         return None, None, None, None
-    around = (one for one in ast.walk(tree) if isinstance(one, ast.stmt) and _holds(one, line or 0))
+    around = [one for one in ast.walk(tree) if isinstance(one, ast.stmt) and _holds(one, line or 0)]
     found = max(around, key=lambda one: (one.lineno, one.col_offset), default=None)
     if found is None:
         return None, None, None, None
+    one_line = (one for one in around if one.lineno == found.lineno and any(part is found for part in ast.walk(one)))
+    found, inner = min(one_line, key=lambda one: one.col_offset), found
+    if found is not inner:  # which of the two it is, the line does not say
+        return found.lineno, found.end_lineno, found.col_offset, found.end_col_offset
     node = found.test if isinstance(found, ast.If | ast.While) else found
     body = getattr(found, "body", None)
     if body and node is found:  # its head alone

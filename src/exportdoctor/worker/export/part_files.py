@@ -79,6 +79,7 @@ class PartExport:
     opset: int = 0
     losses: tuple[PrecisionLoss, ...] = ()
     imports: tuple[str, ...] = ()
+    sets: frozenset[str] = frozenset()
     domain: SizeDomain | None = None
     search: DomainSearch | None = None
     convert: Callable[[Inputs], Inputs] = field(default=lambda inputs: inputs)
@@ -149,7 +150,7 @@ def _export_under_shims(job: PartJob, call: ExportCall) -> tuple[PartExport, lis
     compared: list[_Compared] = []
     try:
         job.doing(f"exporting {job.part.name}")
-        made.convert = call.convert
+        made.convert, made.sets = call.convert, call.sets
         with record_guards() as log:
             program = _export(job, call)
         with _no_harm(made):
