@@ -6,7 +6,6 @@ import itertools
 import runpy
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.cure.prescription import proof_of_rows
 from exportdoctor.engine.cure.search import CureSearch
 from exportdoctor.engine.cure.try_shims import try_shims
-from exportdoctor.engine.probe_driver import Lookahead, ProbeDriver, Request
+from exportdoctor.engine.probe_driver import ProbeDriver, Request
 from exportdoctor.report import wording
 from exportdoctor.report.wording.shim_tries import PART_ITSELF, SMALL_MODEL
 from exportdoctor.shims import SOUNDNESS, Cure, ExportCall, Shim, apply_shims, export_program, find
@@ -113,12 +112,8 @@ def run_search(
 
 
 def _probes(requests: Iterable[Request]) -> list[Probe]:
-    """Those that an answer is needed of; what may be needed next has its probe among them first."""
-    found = list(requests)
-    for one, following in pairwise(found):
-        if isinstance(one, Lookahead) and one.probes and isinstance(following, Probe):
-            assert one.probes[0].id == following.id
-    return [one for one in found if isinstance(one, Probe)]
+    """Those that an answer is needed of."""
+    return [one for one in requests if isinstance(one, Probe)]
 
 
 def _several(failures: int | frozenset[int]) -> frozenset[int]:
