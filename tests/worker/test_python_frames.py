@@ -72,6 +72,8 @@ def test_of_a_comparison_and_a_value_it_is_the_one_that_was_asked(body: str, exp
     [
         ("y = bool((x))", "y = bool((x))"),
         ("if 1 and x.big():\n    pass", "1 and x.big()"),
+        ("if x.big(): y = 1", "if x.big(): y = 1"),
+        ("for y in (1, 2): assert x.big()", "for y in (1, 2): assert x.big()"),
         ("for y in (1,\n          2):\n    assert x.big(), 'a long message'", "assert x.big(), 'a long message'"),
     ],
 )
