@@ -118,7 +118,10 @@ def expression_at(code: CodeType, last_instruction: int) -> str | None:
     if not 0 <= index < len(positions):
         return None
     place, path = _tested_at(code, positions, index), code.co_filename
-    return segment(path, place if _fit(path, positions) else _statement_at(path, place[0]))
+    if _fit(path, positions):
+        return segment(path, place)
+    found, is_alone = _statement_at(path, place[0])
+    return segment(path, found) if is_alone else source_line(path, place[0] or 0) or None
 
 
 def _tested_at(code: CodeType, positions: Sequence[_Positions], index: int) -> _Positions:
@@ -149,26 +152,24 @@ def _fit(path: str, positions: Sequence[_Positions]) -> bool:
     return True
 
 
-def _statement_at(path: str, line: int | None) -> _Positions:
-    """The position of the whole statement on a line, of an `if` or a `while` its condition where it stands alone."""
+def _statement_at(path: str, line: int | None) -> tuple[_Positions, bool]:
+    """The position of the whole statement on a line, of an `if` or a `while` its condition, and whether it is the
+    only one there: of an `if` with its body on one line the line does not say which."""
     try:
         tree = ast.parse("".join(linecache.getlines(path)))
     except (SyntaxError, ValueError):
-        return None, None, None, None
+        return (None, None, None, None), True
     around = [one for one in ast.walk(tree) if isinstance(one, ast.stmt) and _holds(one, line or 0)]
     found = max(around, key=lambda one: (one.lineno, one.col_offset), default=None)
     if found is None:
-        return None, None, None, None
-    one_line = (one for one in around if one.lineno == found.lineno and any(part is found for part in ast.walk(one)))
-    found, inner = min(one_line, key=lambda one: one.col_offset), found
-    if found is not inner:  # which of the two it is, the line does not say
-        return found.lineno, found.end_lineno, found.col_offset, found.end_col_offset
+        return (None, None, None, None), True
+    is_alone = sum(one.lineno == found.lineno for one in around) == 1
     node = found.test if isinstance(found, ast.If | ast.While) else found
     body = getattr(found, "body", None)
     if body and node is found:  # its head alone
         end = max(found.lineno, body[0].lineno - 1)
-        return found.lineno, end, found.col_offset, len(linecache.getline(path, end).rstrip().encode())
-    return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
+        return (found.lineno, end, found.col_offset, len(linecache.getline(path, end).rstrip().encode())), is_alone
+    return (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset), is_alone
 
 
 def _holds(one: ast.stmt, line: int) -> bool:
