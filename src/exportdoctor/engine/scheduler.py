@@ -251,7 +251,7 @@ class ProbeScheduler:
             question = self._question(probe)
             if {probe.id} & (self._scheduled | self._early.keys()) or self._known.find(probe, question) is not None:
                 continue
-            spare = self.pool.attempt_spare(self._limited(probe))
+            spare = self.pool.attempt_spare(self._with_limits(probe))
             if spare is not None:
                 self._early[probe.id] = (question, spare)
 
@@ -259,7 +259,7 @@ class ProbeScheduler:
         while self._early:
             self.pool.discard(self._early.popitem()[1][1])
 
-    def _limited(self, probe: Probe) -> Probe:
+    def _with_limits(self, probe: Probe) -> Probe:
         return msgspec.structs.replace(probe, timeout=self.limits.timeout, memory_mb=self.limits.memory_mb)
 
     def _schedule(self, probe: Probe) -> None:
@@ -276,7 +276,7 @@ class ProbeScheduler:
         if same is not None and same in self._running:
             self._running[same].append(probe)
             return
-        timed = self._limited(probe)
+        timed = self._with_limits(probe)
         _, early = self._early.get(probe.id, ("", None))
         root, urgent = early is not None and early.root, _is_of_a_search(probe)
         future = self._adopt_early(timed, question) or self.pool.submit(timed, root=root, urgent=urgent)
