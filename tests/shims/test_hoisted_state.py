@@ -217,3 +217,29 @@ def test_a_change_is_seen_wherever_a_name_is_held(change: Any, names: set[str]) 
     watched = frozenset({"history", "table", "scale", "LIMITS", "settings"})
     forward: Any = Growing.forward
     assert watch_names(module, forward, watched, lambda: change(module), ())[1] == names
+
+
+class Aliased(nn.Module):
+    """The second result is a row of the first, so that a write into it is seen in both."""
+
+    def plan(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        mask = torch.zeros(3, 4)
+        for position in positions.tolist():
+            mask[position] += 1
+        return mask, mask[0]
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        mask, row = self.plan(positions)
+        row += 1
+        return x + mask.sum()
+
+
+def test_inputs_that_are_made_share_no_memory() -> None:
+    call = ExportCall(module=Aliased(), args=inputs(2, 0, 1), dynamic_shapes=(_FREE, _FREE))
+    with apply_shims([find("hoist")], call) as changed:
+        program = export_program(changed).module()
+    args, kwargs = changed.convert((inputs(2, 1), {}))
+    mask, row = kwargs["plan__0_0"], kwargs["plan__0_1"]
+    assert torch.equal(mask[0], row)
+    assert mask.data_ptr() != row.data_ptr()
+    assert not torch.equal(program(*args, **kwargs), Aliased()(*inputs(2, 1))), "so that a comparison shows it"
