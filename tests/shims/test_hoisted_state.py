@@ -72,6 +72,48 @@ class SetsSetting(Growing):
             self.settings.scale = count / 16
 
 
+class SetsInside(Growing):
+    """Of an object of an object."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outer = SimpleNamespace(settings=self.settings)
+        self.settings = self.outer
+
+    def remember(self, count: int) -> None:
+        if count > self.longest:
+            self.outer.settings.scale = count / 16
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        return x * self.angles(positions)[:, None] * self.outer.settings.scale
+
+
+class FillsArgument(Growing):
+    """What it is given is read behind it."""
+
+    def order(self, positions: Tensor, found: dict[str, float]) -> Tensor:
+        count = max(positions.tolist())
+        if count > self.longest:
+            found["scale"] = count / 16
+        return positions.clone()
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        found = {"scale": 1.0}
+        return x * self.order(positions, found)[:, None] * found["scale"]
+
+
+class WritesArgument(Growing):
+    def order(self, positions: Tensor) -> Tensor:
+        result = torch.tensor(sorted(positions.tolist()))
+        if max(positions.tolist()) > self.longest:
+            positions.clamp_(max=self.longest)
+        return result
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        own = positions + 0
+        return x * self.order(own)[:, None] + own.sum()
+
+
 class FillsDict(Growing):
     def remember(self, count: int) -> None:
         if count > self.longest:
@@ -95,7 +137,20 @@ def inputs(*positions: int) -> tuple[Tensor, Tensor]:
     return torch.ones(len(positions), 2), torch.tensor(positions)
 
 
-@pytest.mark.parametrize("kind", [SetsAttribute, WritesBuffer, SetsByName, SetsSetting, FillsDict, FillsList])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        SetsAttribute,
+        WritesBuffer,
+        SetsByName,
+        SetsSetting,
+        SetsInside,
+        FillsArgument,
+        WritesArgument,
+        FillsDict,
+        FillsList,
+    ],
+)
 def test_inputs_for_which_a_hoisted_call_sets_what_forward_reads_are_refused(
     kind: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,4 +216,30 @@ def test_a_change_is_seen_wherever_a_name_is_held(change: Any, names: set[str]) 
     module = type("Own", (SetsAttribute,), {"history": None})()
     watched = frozenset({"history", "table", "scale", "LIMITS", "settings"})
     forward: Any = Growing.forward
-    assert watch_names(module, forward, watched, lambda: change(module))[1] == names
+    assert watch_names(module, forward, watched, lambda: change(module), ())[1] == names
+
+
+class Aliased(nn.Module):
+    """The second result is a row of the first, so that a write into it is seen in both."""
+
+    def plan(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        mask = torch.zeros(3, 4)
+        for position in positions.tolist():
+            mask[position] += 1
+        return mask, mask[0]
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        mask, row = self.plan(positions)
+        row += 1
+        return x + mask.sum()
+
+
+def test_inputs_that_are_made_share_no_memory() -> None:
+    call = ExportCall(module=Aliased(), args=inputs(2, 0, 1), dynamic_shapes=(_FREE, _FREE))
+    with apply_shims([find("hoist")], call) as changed:
+        program = export_program(changed).module()
+    args, kwargs = changed.convert((inputs(2, 1), {}))
+    mask, row = kwargs["plan__0_0"], kwargs["plan__0_1"]
+    assert torch.equal(mask[0], row)
+    assert mask.data_ptr() != row.data_ptr()
+    assert not torch.equal(program(*args, **kwargs), Aliased()(*inputs(2, 1))), "so that a comparison shows it"

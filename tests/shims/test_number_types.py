@@ -53,6 +53,23 @@ def test_a_hoisted_number_is_an_int_for_the_code_behind_it(module: nn.Module, sh
         assert torch.equal(program(*args, **kwargs), module(*given))
 
 
+class Capped(nn.Module):
+    """A number that is checked, and then used by its class."""
+
+    def forward(self, x: Tensor, count: Tensor) -> Tensor:
+        number = count.item()
+        if count.item() < 0:
+            raise ValueError("negative")
+        return x * number if isinstance(number, int) else x - 1
+
+
+def test_a_number_that_is_checked_is_an_int() -> None:
+    call = ExportCall(module=Capped(), args=(torch.ones(5, 2), torch.tensor(2)), dynamic_shapes=(_FREE, None))
+    with apply_shims([find("check-as-assertion")], call) as changed:
+        program = export_program(changed).module()
+    assert torch.equal(program(torch.ones(7, 2), torch.tensor(3)), torch.full((7, 2), 3.0))
+
+
 def test_a_length_is_an_int_for_a_function_of_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "caps_of_lengths.py").write_text(
         "def cap(rows):\n    return 3 if isinstance(rows, int) and rows > 3 else rows\n"

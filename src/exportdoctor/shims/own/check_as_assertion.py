@@ -23,6 +23,7 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.code_swap import all_code, rewrite_code, swap_code, user_functions
+from exportdoctor.shims.rules.number_types import symbolic_numbers
 from exportdoctor.torch_internals.shape_env import has_unbacked_size
 
 _FAILS, _COMPARE, _NEGATE, _COMBINE = (
@@ -229,7 +230,7 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
     if not changes:
         raise NotApplicable("no submodule checks the sizes or values of its inputs")
     try:
-        with swap_code(changes, names):
+        with symbolic_numbers(call), swap_code(changes, names):
             yield call
     finally:
         if caught:

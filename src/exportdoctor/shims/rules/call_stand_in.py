@@ -24,7 +24,8 @@ _DELEGATES: WeakKeyDictionary[FunctionType, tuple[CodeType, CodeType]] = WeakKey
 def stand_in(
     calls: Sequence[HoistedCall], answer: Callable[[HoistedCall, Callable[[], Any]], Any]
 ) -> Iterator[Callable[[], None]]:
-    """Within it `answer` gives the result of the hoisted calls; yields what starts the count anew.
+    """Within it `answer` gives the result of the hoisted calls, whose arguments are `compute.given`; yields what starts
+    the count anew.
 
     Calls inside a hoisted one are not counted, since the program does not make them.
     """
@@ -67,6 +68,7 @@ def _count_calls(wanted: Mapping[int, HoistedCall], original: FunctionType, answ
             finally:
                 depth[0] -= 1
 
+        compute.given = (args, kwargs)  # type: ignore[attr-defined]
         return answer(wanted[number], compute)
 
     answer_call.count = 0  # type: ignore[attr-defined]

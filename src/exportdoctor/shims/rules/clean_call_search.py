@@ -23,7 +23,7 @@ from exportdoctor.shims.rules.hoisted_results import (
     global_names,
     is_number_list,
 )  # fmt: skip
-from exportdoctor.shims.rules.hoisted_state import watch_names
+from exportdoctor.shims.rules.hoisted_state import ARGUMENTS, has_container, watch_names
 from exportdoctor.shims.rules.outlined_blocks import call_blocks, outline_blocks
 from exportdoctor.targets.eager import copy_inputs, restore_afterwards
 
@@ -70,23 +70,27 @@ def _find(call: ExportCall, name: str, *, weights: bool) -> tuple[HoistedCall, .
         made = replace(made, outline=blocks.get(function), unseen=_names_set_in(runs[0][0], several[0], blocks))
         found.append(made if alone else replace(made, arguments=None))
     unknown = weights and has_fake_weights(call.module)
-    known = _without_names_set(call, found)
+    given = [one[2].arguments for one in chosen[0]]
+    may_set = any(one.unseen != {ARGUMENTS} for one in found) or any(map(has_container, given))
+    known = _without_names_set(call, found, may_set=may_set)
     return tuple(replace(one, recorded=()) if unknown else one for one in known)
 
 
 def _names_set_in(
     records: Sequence[CallRecord], record: CallRecord, blocks: Collection[FunctionType]
 ) -> frozenset[str]:
-    """The attributes and globals that the call may set and the code around it reads. A block sets none itself."""
+    """What the call may set and the code around it reads: attributes and globals, and its arguments. A block sets no
+    names itself."""
     own = {block.__code__ for block in blocks}
     inside = [one.code for one in records if _is_inside(records, one, {record.place}) and one.code not in own]
     others = names_read(one.code for one in records if not _is_inside(records, one, {record.place}))
     written = names_set(inside)
-    return others if written is None else others & written
+    return frozenset({ARGUMENTS}) | (others if written is None else others & written)
 
 
-def _without_names_set(call: ExportCall, calls: Sequence[HoistedCall]) -> list[HoistedCall]:
-    """The calls, with what they set for the example in `sets` and not in `unseen`: that the program is compared for."""
+def _without_names_set(call: ExportCall, calls: Sequence[HoistedCall], *, may_set: bool) -> list[HoistedCall]:
+    """The calls, with what they set for the example in `sets` and not in `unseen`: that the program is compared for. A
+    forward shows it, unless none of them `may_set` anything: a clean call writes into no tensor that it is given."""
     import torch
 
     if call.converts_for is not None:
@@ -95,10 +99,11 @@ def _without_names_set(call: ExportCall, calls: Sequence[HoistedCall]) -> list[H
     found: dict[int, frozenset[str]] = {}
 
     def note(one: HoistedCall, compute: Callable[[], Any]) -> Any:
-        result, found[id(one)] = watch_names(module, one.function, one.unseen, compute)
+        given = compute.given  # type: ignore[attr-defined]
+        result, found[id(one)] = watch_names(module, one.function, one.unseen, compute, given)
         return result
 
-    if any(one.unseen for one in calls):
+    if may_set:
         args, kwargs = copy_inputs((call.args, call.kwargs))
         with torch.no_grad(), stand_in(calls, note), restore_afterwards(module):
             module(*args, **kwargs)

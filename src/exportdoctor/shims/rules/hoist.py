@@ -43,7 +43,8 @@ def compute_inputs(module: Any, calls: Sequence[HoistedCall], named: Named) -> d
             with restore_afterwards(module):
                 for one in calls:
                     given = copy_inputs(dict(named))
-                    result = compute_unseen(module, one.function, one.unseen, partial(_call_directly, one, given))
+                    call = partial(_call_directly, one, given)
+                    result = compute_unseen(module, one.function, one.unseen, call, given)
                     found.update(one.as_inputs(result))
             return found
         results = _run_up_to(module, calls, {name: value for name, value in named.items() if not is_made_here(name)})
@@ -77,7 +78,8 @@ def _run_up_to(module: Any, calls: Sequence[HoistedCall], named: Named) -> dict[
     results: dict[int, Any] = {}
 
     def note(one: HoistedCall, compute: Callable[[], Any]) -> Any:
-        result = compute_unseen(module, one.function, one.unseen, compute)
+        given = compute.given  # type: ignore[attr-defined]
+        result = compute_unseen(module, one.function, one.unseen, compute, given)
         results[id(one)] = tree_map_only(torch.Tensor, torch.clone, result)  # what follows may write into it
         if len(results) == len(calls):
             raise Recorded

@@ -11,6 +11,7 @@ from typing import Any
 from exportdoctor.shims.export_call import Named
 from exportdoctor.shims.record import NotApplicable
 from exportdoctor.shims.rules.hoisted_lists import ListStandIn
+from exportdoctor.targets.eager import storage_id
 from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
 
 
@@ -47,20 +48,24 @@ class HoistedResult:
         )
 
     def as_inputs(self, result: Any) -> dict[str, Any]:
-        """A result as inputs of the program. Raises ValueError where it differs in what was taken as constant."""
+        """A result as inputs of the program, which share no memory. Raises ValueError where it differs in what was
+        taken as constant."""
         import torch
 
         leaves, layout = flatten(result)
         if layout != self.layout:
             raise ValueError(f"{self.title} gives results of another structure than at the export")
-        made = {}
+        made, held = {}, set[int]()
         for name, kind, leaf in zip(self.names, self.leaves, leaves, strict=True):
             if kind != kind_of(leaf):
                 raise ValueError(f"{self.title} gives {leaf!r:.40} where it gave a {kind} at the export")
             if kind == "size":
                 made[name] = torch.empty(leaf + 2, 0)  # torch fixes sizes of zero and one
+            elif kind == "tensor":  # a write into one would be seen in the other, as long as the inputs are these
+                made[name] = leaf.clone() if storage_id(leaf) in held else leaf
+                held.add(storage_id(leaf))
             elif kind != "none":
-                made[name] = leaf if kind == "tensor" else torch.tensor(leaf)
+                made[name] = torch.tensor(leaf)
         return made
 
     def as_result(self, inputs: Named) -> Any:
