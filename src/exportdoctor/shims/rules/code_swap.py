@@ -20,6 +20,8 @@ from exportdoctor.shims.export_call import ExportCall
 _MOST_WRAPPED = 50
 _MADE: WeakKeyDictionary[FunctionType, ast.FunctionDef] = WeakKeyDictionary()
 """The definitions of functions that no file has."""
+_WRITTEN: WeakKeyDictionary[CodeType, ast.FunctionDef] = WeakKeyDictionary()
+"""The definitions of code that was compiled here: a second rewrite of a function goes on from the first."""
 ARM = "_arm"
 """Begins the name of a function, or of its `*` parameter, whose code a rewrite has moved there from around it."""
 
@@ -126,8 +128,9 @@ def _is_filled(cell: Any) -> bool:
 
 def definition_of(function: FunctionType) -> ast.FunctionDef | None:
     """Its syntax tree with the line numbers of its file, without decorators; `None` where there is no source."""
-    if function in _MADE:
-        return copy.deepcopy(_MADE[function])
+    known = _MADE.get(function) or _WRITTEN.get(function.__code__)
+    if known is not None:
+        return copy.deepcopy(known)
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function.__code__)))
     except (OSError, TypeError, SyntaxError):
@@ -158,7 +161,7 @@ def rewrite_code(function: FunctionType, change: ast.NodeTransformer) -> CodeTyp
 
 def compile_for(function: FunctionType, node: ast.FunctionDef) -> CodeType | None:
     """The code of this definition for that function; `None` where it cannot take the function's closure."""
-    old = function.__code__
+    old, written = function.__code__, copy.deepcopy(node)
     node = copy.deepcopy(node)
     body: list[ast.stmt] = [node]
     if old.co_freevars:
@@ -171,7 +174,9 @@ def compile_for(function: FunctionType, node: ast.FunctionDef) -> CodeType | Non
     found = _code_named(compile(tree, old.co_filename, "exec", future, dont_inherit=True), node.name)
     if found is None or found.co_freevars != old.co_freevars:
         return None
-    return _with_names_of(found, old.co_qualname).replace(co_firstlineno=old.co_firstlineno)
+    code = _with_names_of(found, old.co_qualname).replace(co_firstlineno=old.co_firstlineno)
+    _WRITTEN[code] = written
+    return code
 
 
 def compile_alone(beside: FunctionType, node: ast.FunctionDef) -> FunctionType:
