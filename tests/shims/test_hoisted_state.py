@@ -54,6 +54,17 @@ class SetsAttribute(Growing):
             self.longest, self.scale = count, count / 16
 
 
+class CallsSetter(Growing):
+    """A method that the example does not call."""
+
+    def remember(self, count: int) -> None:
+        if count > self.longest:
+            self.grow(count)
+
+    def grow(self, count: int) -> None:
+        self.longest, self.scale = count, count / 16
+
+
 class WritesBuffer(Growing):
     def remember(self, count: int) -> None:
         if count > self.longest:
@@ -141,6 +152,7 @@ def inputs(*positions: int) -> tuple[Tensor, Tensor]:
     "kind",
     [
         SetsAttribute,
+        CallsSetter,
         WritesBuffer,
         SetsByName,
         SetsSetting,

@@ -67,30 +67,34 @@ def _find(call: ExportCall, name: str, *, weights: bool) -> tuple[HoistedCall, .
         several = [one[place][2] for one in chosen]
         alone = all(_is_apart(records, one) for (records, _), one in zip(runs, several, strict=True))
         made = _describe(function, number, several, [given for _, given in runs], call)
-        made = replace(made, outline=blocks.get(function), unseen=_names_set_in(runs[0][0], several[0], blocks))
+        made = replace(made, outline=blocks.get(function), unseen=_names_read_around(runs[0][0], several[0]))
         found.append(made if alone else replace(made, arguments=None))
     unknown = weights and has_fake_weights(call.module)
-    given = [one[2].arguments for one in chosen[0]]
-    may_set = any(one.unseen != {ARGUMENTS} for one in found) or any(map(has_container, given))
+    may_set = any(_may_set(runs[0][0], one[2], blocks) for one in chosen[0])
     known = _without_names_set(call, found, may_set=may_set)
     return tuple(replace(one, recorded=()) if unknown else one for one in known)
 
 
-def _names_set_in(
-    records: Sequence[CallRecord], record: CallRecord, blocks: Collection[FunctionType]
-) -> frozenset[str]:
-    """What the call may set and the code around it reads: attributes and globals, and its arguments. A block sets no
-    names itself."""
+def _names_read_around(records: Sequence[CallRecord], record: CallRecord) -> frozenset[str]:
+    """The attributes and globals that the code around the call reads, and its arguments. Which of them it sets, other
+    inputs may show."""
+    around = (one.code for one in records if not _is_inside(records, one, {record.place}))
+    return names_read(around) | {ARGUMENTS}
+
+
+def _may_set(records: Sequence[CallRecord], record: CallRecord, blocks: Collection[FunctionType]) -> bool:
+    """Whether the call may have set one of these, as far as the code that ran can show. A block sets no names itself;
+    a clean call writes into no tensor that it is given."""
     own = {block.__code__ for block in blocks}
     inside = [one.code for one in records if _is_inside(records, one, {record.place}) and one.code not in own]
-    others = names_read(one.code for one in records if not _is_inside(records, one, {record.place}))
     written = names_set(inside)
-    return frozenset({ARGUMENTS}) | (others if written is None else others & written)
+    sets = written is None or not written.isdisjoint(_names_read_around(records, record))
+    return sets or has_container(record.arguments)
 
 
 def _without_names_set(call: ExportCall, calls: Sequence[HoistedCall], *, may_set: bool) -> list[HoistedCall]:
     """The calls, with what they set for the example in `sets` and not in `unseen`: that the program is compared for. A
-    forward shows it, unless none of them `may_set` anything: a clean call writes into no tensor that it is given."""
+    forward shows it, unless none of them `may_set` anything."""
     import torch
 
     if call.converts_for is not None:

@@ -96,8 +96,8 @@ class HoistedCall(HoistedResult):
     `arguments` says where each argument comes from, where all are known and the call gives the same by itself: the
     name of an input, or a value in a tuple of one. `recorded` are its results for the known inputs, empty where they
     follow from weights without values. `outline` says where a function stands that was made of statements. `unseen` are
-    the attributes and globals that the call may set, did not set at the export, and that the rest of the forward reads;
-    `sets` those that it did set.
+    the attributes and globals that the rest of the forward reads and that the call did not set at the export, `sets`
+    those that it did set.
     """
 
     function: FunctionType
