@@ -172,16 +172,16 @@ class Pool:
 
     def adopt(self, running: RunningProbe, probe: Probe) -> Future[Outcome] | None:
         """Let an early attempt answer `probe`, its own with the limits known by now; None where it was lost."""
-        if running.is_abandoned:
-            self.abandon(running)
-            return None
         with self._lock:
-            if running.future.done() and running.future.exception() is not None:
-                return None
-            running.adopt(probe)
-            if running.pid is not None:
-                self.started.put((probe, running.pid))
-        return running.future
+            if not running.is_abandoned:
+                if running.future.done() and running.future.exception() is not None:
+                    return None
+                running.adopt(probe)
+                if running.pid is not None:
+                    self.started.put((probe, running.pid))
+                return running.future
+        self.abandon(running)
+        return None
 
     def attempt_spare(self, probe: Probe) -> RunningProbe | None:
         """Attempt a probe that may be needed, where a processor idles; None where none does. As `attempt_early`."""
