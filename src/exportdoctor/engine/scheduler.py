@@ -249,7 +249,8 @@ class ProbeScheduler:
             if not self.pool.has_idle_job:
                 return
             question = self._question(probe)
-            if {probe.id} & (self._scheduled | self._early.keys()) or self._known.find(probe, question) is not None:
+            is_begun = probe.id in self._scheduled or probe.id in self._early
+            if is_begun or self._known.find(probe, question) is not None:
                 continue
             spare = self.pool.attempt_spare(self._with_limits(probe))
             if spare is not None:

@@ -29,7 +29,8 @@ class AttemptChild:
     card_mb: float = 0.0
 
     def next_attempt(self, end: ChildEnd) -> NextAttempt | None:
-        """How it is to be made again, if its outcome is in doubt. Exit codes of the target's own end nothing twice."""
+        """How it is to be made again, if its outcome is in doubt. Each way is taken at most once, because code of the
+        target may end its process with the same exit codes."""
         return next((one for one in NextAttempt if one == end.code and one > (self.again or 0)), None)
 
     def outcome(self, end: ChildEnd) -> Outcome:

@@ -227,7 +227,7 @@ class ScanServer:
             if (refused := _place(placed, part, probe)) is not None:
                 return encode(refused)
             with _watch_reads(probe):
-                outcome = _ask(again, will_pass=will_pass)(part, probe, shim_files=files)
+                outcome = _attempt_function(again, will_pass=will_pass)(part, probe, shim_files=files)
             if isinstance(outcome, NextAttempt):
                 return outcome
             if placed is not None:
@@ -297,8 +297,8 @@ class ScanServer:
         write_line(self.replies, reply)
 
 
-def _ask(again: NextAttempt | None, *, will_pass: bool) -> Callable[..., Outcome | NextAttempt]:
-    """How an attempt is made that was in doubt before, if it was."""
+def _attempt_function(again: NextAttempt | None, *, will_pass: bool) -> Callable[..., Outcome | NextAttempt]:
+    """What makes the attempt: the fast one first, then as the one in doubt has asked."""
     if again is None:
         return partial(attempt_fast, will_pass=will_pass)
     return attempt if again == NextAttempt.IN_FULL else attempt_without_shortcuts

@@ -86,7 +86,8 @@ def check_changes_returned(call: ExportCall, objects: Callable[[Any], list[Any]]
 
 
 def find_numbered(call: ExportCall) -> str:
-    """The class of an object among the inputs that holds numbers and is of no library; empty where there is none."""
+    """The class of an object among the inputs that holds numbers and is not of transformers, of whose caches
+    `counts_tokens` tells that; empty where there is none."""
     found = (type(one) for one in _objects((call.args, call.kwargs)) if _holds_numbers(one))
     return next((kind.__name__ for kind in found if not kind.__module__.startswith("transformers.")), "")
 
