@@ -21,7 +21,7 @@ from exportdoctor.core.protocol.scan import Open, Opened, Ready, ScanReply
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.process.client import LineClient, spawn
 from exportdoctor.process.group import name_exit
-from exportdoctor.process.launcher import Fork, Spawn
+from exportdoctor.process.launcher import Fork, Spawn, SpawnAhead
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
@@ -124,3 +124,16 @@ def test_a_worker_outlives_the_thread_that_started_it(launcher: Spawn | Fork) ->
         assert isinstance(next(client.listen(ScanReply)), Opened)
         client.finish()
         assert client.wait() == 0
+
+
+def test_a_worker_started_ahead_is_the_first_to_be_had_and_ends_if_nobody_takes_it() -> None:
+    launcher = SpawnAhead(first := Spawn().start(log=None))
+    with launcher.start(log=None) as taken:
+        assert taken is first
+        with launcher.start(log=None) as second:
+            assert second.pid != first.pid
+        launcher.close()
+        assert psutil.pid_exists(first.pid)
+    unused = Spawn().start(log=None)
+    SpawnAhead(unused).close()
+    assert unused.wait() == -signal.SIGKILL

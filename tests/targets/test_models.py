@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
@@ -19,6 +20,7 @@ from exportdoctor.core.errors import NoPartError, TargetError, UsageError
 from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.targets import BuiltPart, BuiltTarget, build, resolve
 from exportdoctor.targets.eager import run_once
+from exportdoctor.targets.model.weights import fake_parameters
 from exportdoctor.targets.parts.dynamic_cache import cache_from, registered_cache, tensors_of
 from exportdoctor.targets.parts.model_context import ModelContext
 from exportdoctor.targets.parts.submodule_part import submodule_part
@@ -146,6 +148,20 @@ def test_index_inputs_are_real_and_activations_fake(tiny_fake: BuiltTarget) -> N
     assert kinds["full"].pop("pixel_values")
     assert kinds["video"].pop("pixel_values_videos")
     assert not any(value for part in kinds.values() for value in part.values())
+
+
+def test_a_fake_parameter_is_what_torch_makes_of_a_fake_tensor() -> None:
+    first, second = (nn.Linear(3, 2, device="meta") for _ in range(2))
+    second.weight = first.weight
+    second.bias.requires_grad_(False)
+    made = nn.Parameter(fake_parameters(nn.Sequential(first, second), device=torch.device("cpu"))(torch.empty(2, 3)))
+    facts = ("shape", "dtype", "device", "is_leaf", "requires_grad", "grad_fn")
+    assert [getattr(first.weight, name) for name in facts] == [getattr(made, name) for name in facts]
+    assert first.weight._is_view() == made._is_view()
+    assert vars(first.weight).keys() == vars(made).keys()
+    assert isinstance(first.weight, nn.Parameter)
+    assert second.weight is first.weight
+    assert not second.bias.requires_grad
 
 
 def test_titles_and_axes_are_in_the_users_words(tiny: BuiltTarget) -> None:

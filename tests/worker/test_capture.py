@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from torch import nn
 
 from exportdoctor.core.protocol.scan import Captured
 from exportdoctor.targets import BuiltPart
+from exportdoctor.torch_internals.fake_tensors import new_fake_mode
 from exportdoctor.torch_internals.pytree_registry import register_node, temporary_registrations
 from exportdoctor.worker.capture.dim_names import all_dynamic
 from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, leaves_of
@@ -116,6 +117,29 @@ def test_a_snapshot_keeps_what_a_tensor_says_of_itself() -> None:
     assert negative.is_neg()
     assert (negative.stride(), negative.tolist()) == (given[2].stride(), [[-1] * 3] * 2)
     assert noted.note[0] is noted
+
+
+CHANGES: dict[str, Callable[[torch.Tensor], object]] = {
+    "layout": lambda fake: fake.t_(),
+    "size": lambda fake: fake.resize_(5, 2),
+    "gradient": lambda fake: fake.requires_grad_(True),
+    "attribute": lambda fake: setattr(fake, "tag", 1),
+}
+
+
+@pytest.mark.parametrize("change", ["", *CHANGES])
+def test_calls_with_one_fake_tensor_share_its_copy_unless_it_was_changed_between_them(change: str) -> None:
+    fake, budget = new_fake_mode().from_tensor(torch.zeros(2, 3)), CopyBudget()
+    first = snapshot((fake,), budget=budget)[0]
+    assert first is not fake
+    before = first.shape, first.stride(), first.requires_grad, dict(vars(first))
+    CHANGES.get(change, lambda _: None)(fake)
+    second, third = snapshot((fake, fake), budget=budget)
+    assert (second.shape, second.stride(), second.requires_grad) == (fake.shape, fake.stride(), fake.requires_grad)
+    assert vars(second).get("tag") == vars(fake).get("tag")
+    assert second is third
+    assert (second is first) == (not change)
+    assert (first.shape, first.stride(), first.requires_grad, dict(vars(first))) == before
 
 
 class Packed(msgspec.Struct, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from exportdoctor.core.run import events as ev
 from exportdoctor.core.run.run_state import RunState, fold
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.process.interpreter import handed_over
+from exportdoctor.process.launcher import WORKER_LOG, Spawn, SpawnAhead
 from exportdoctor.store.digest import name_changes, request_digest, sources_of
 from exportdoctor.store.places import new_run_id, runs_root
 from exportdoctor.store.run_cache import RunCache, replay
@@ -93,10 +95,11 @@ def _resumed_events(first: ev.RunStarted, folder: RunFolder, state: RunState) ->
 def _engine_events(first: ev.RunStarted, folder: RunFolder, *, answers: dict[str, Any]) -> Events:
     """The run's first event, then the engine's."""
     yield first
-    from exportdoctor.engine.scan import ScanRequest, scan
+    with closing(SpawnAhead(Spawn().start(log=folder.logs / WORKER_LOG))) as launcher:
+        from exportdoctor.engine.scan import ScanRequest, scan
 
-    request = ScanRequest(target=first.target, options=first.options, logs=folder.logs, answers=answers)
-    yield from scan(request)  # closing this closes that, which ends its processes
+        request = ScanRequest(target=first.target, options=first.options, logs=folder.logs, answers=answers)
+        yield from scan(request, launcher)  # closing this closes that, which ends its processes
 
 
 def _refuse_changed(folder: RunFolder, digest: str) -> None:

@@ -24,7 +24,7 @@ from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.pool.attempt_limits import AttemptLimits
 from exportdoctor.engine.pool.worker_pool import Pool
 from exportdoctor.engine.scheduler import ProbeScheduler
-from exportdoctor.process.launcher import Launcher, Spawn
+from exportdoctor.process.launcher import WORKER_LOG, Launcher, Spawn
 from exportdoctor.process.supervise import build_limits
 from exportdoctor.report.wording import part_left_out
 from exportdoctor.targets import resolve
@@ -110,7 +110,7 @@ def _open_pool(request: ScanRequest, launcher: Launcher) -> Pool:
         gpu_memory_mb=options.gpu_memory_mb,
         to=options.to,
     )
-    log = request.logs / "worker.log" if request.logs else None
+    log = request.logs / WORKER_LOG if request.logs else None
     return Pool(
         launcher,
         opening,

@@ -15,6 +15,9 @@ from exportdoctor.process.client import LineClient, spawn
 from exportdoctor.process.descendants import mark_this_process, new_mark
 from exportdoctor.process.group import start_from_lasting_thread
 
+WORKER_LOG = "worker.log"
+"""The file, in a run's folder of logs, with what its workers print."""
+
 
 class Launcher(Protocol):
     """Starts scan workers."""
@@ -38,6 +41,23 @@ class Spawn:
     def start(self, *, log: Path | None) -> LineClient:
         """A fresh process."""
         return Fork(None).start(log=log) if _FORKS else spawn("worker", log=log)
+
+
+@dataclass
+class SpawnAhead:
+    """As Spawn, with the first worker started already: it imports torch while this process still imports the engine."""
+
+    first: LineClient | None
+
+    def start(self, *, log: Path | None) -> LineClient:
+        """The first worker, then fresh ones."""
+        client, self.first = self.first, None
+        return client or Spawn().start(log=log)
+
+    def close(self) -> None:
+        """Kill the first worker if nobody took it."""
+        if self.first is not None:
+            self.first.close()
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,8 @@ TICK = 0.1
 _WORKING_SHARE = 0.2
 _AT_WORK = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
 _FAMILY_EVERY = 0.5
-"""Seconds between two searches for the processes that a process has started: each reads the whole process table."""
+"""Seconds before the first search for the processes that a process has started, and between two: each reads the whole
+process table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +93,7 @@ class Supervisor:
         self._log = log
         self._baseline_mb = baseline_mb
         self._started = time.monotonic()
-        self._next_look = self._next_family = 0.0
+        self._next_look, self._next_family = 0.0, self._started + _FAMILY_EVERY
         self._family: list[psutil.Process] = []
         self._looks: deque[tuple[float, bool]] = deque()
         self._working_looks = 0

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.torch_internals.hook import Hook
-from exportdoctor.torch_internals.tracing_modes import dispatch_mode_class
 from exportdoctor.torch_internals.trees import tree_leaves
 
 
@@ -48,23 +47,23 @@ def select_as_real_tensors_do() -> AbstractContextManager[Any]:
     Positions that have values are checked, as in tensors that have them. Raises IndexError as torch does there.
     """
     import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
     aten, broadcast = torch.ops.aten, cast("Any", torch.broadcast_shapes)
-    mode: Any = dispatch_mode_class()
+    dispatch: Callable[..., Any] = FakeTensorMode.dispatch
 
-    class RealMasks(mode):  # type: ignore[misc]
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func is aten.index.Tensor and is_fake(args[0]):
-                args = (args[0], list(_positions(args[0].shape, args[1])))
-            elif func is aten.masked_select.default and is_fake(args[0]) and not is_fake(args[1]):
-                shape = broadcast(args[0].shape, args[1].shape)
-                func, args = aten.index.Tensor, (args[0].expand(shape), args[1].expand(shape).nonzero().unbind(1))
-            elif func is aten.embedding.default and is_fake(args[0]) and _is_beyond(args[1], args[0].shape[0]):
-                raise IndexError("index out of range in self")
-            return func(*args, **(kwargs or {}))
+    def dispatch_with_masks(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is aten.index.Tensor and is_fake(args[0]):
+            args = (args[0], list(_positions(args[0].shape, args[1])))
+        elif func is aten.masked_select.default and is_fake(args[0]) and not is_fake(args[1]):
+            shape = broadcast(args[0].shape, args[1].shape)
+            return aten.index.Tensor(args[0].expand(shape), args[1].expand(shape).nonzero().unbind(1))
+        elif func is aten.embedding.default and is_fake(args[0]) and _is_beyond(args[1], args[0].shape[0]):
+            raise IndexError("index out of range in self")
+        return dispatch(mode, func, types, args, kwargs or {})
 
-    made: AbstractContextManager[Any] = RealMasks()
-    return made
+    # a mode of its own would be asked at each operator, and would cost a tenth of a forward
+    return patch_attribute(FakeTensorMode, "dispatch", dispatch_with_masks)
 
 
 def _positions(shape: Sequence[int], indices: Sequence[Any]) -> Iterator[Any]:
@@ -97,7 +96,7 @@ def _is_beyond(index: Any, size: int) -> bool:
 def _has_fake_tensors() -> bool:
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-    return isinstance(FakeTensor, type) and hasattr(FakeTensorMode, "from_tensor")
+    return isinstance(FakeTensor, type) and all(hasattr(FakeTensorMode, name) for name in ("from_tensor", "dispatch"))
 
 
 FAKE_TENSORS = Hook(

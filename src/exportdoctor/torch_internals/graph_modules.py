@@ -130,19 +130,26 @@ def walk_node_stacks() -> AbstractContextManager[None]:
     from torch.fx import proxy
 
     # by the identity of the code, which stays alive, and the place in it: to hash code or to find a line takes longer
-    known: dict[tuple[int, int], tuple[traceback.FrameSummary, bool, Any]] = {}
+    known: dict[tuple[int, int], tuple[traceback.FrameSummary, Any]] = {}
+    anchors: dict[int, tuple[bool, Any]] = {}
 
-    def summary_of(frame: Any) -> tuple[traceback.FrameSummary, bool, Any]:
-        """The frame's summary, and whether a tracer may keep it outside of a forward."""
+    def summary_of(frame: Any) -> traceback.FrameSummary:
         code = frame.f_code
         key = id(code), frame.f_lasti
         found = known.get(key)
         if found is None:
+            summary = traceback.FrameSummary(code.co_filename, frame.f_lineno, code.co_name, lookup_line=False)
+            found = known[key] = summary, code
+        return found[0]
+
+    def is_anchor(code: Any) -> bool:
+        """Whether a tracer may keep its frames outside of a forward."""
+        found = anchors.get(id(code))
+        if found is None:
             name = code.co_filename
             kept = (name, code.co_name) in proxy._STACK_TRACE_ANCHORS or name.endswith("torch/__init__.py")
-            summary = traceback.FrameSummary(name, frame.f_lineno, code.co_name, lookup_line=False)
-            found = known[key] = summary, kept, code
-        return found
+            found = anchors[id(code)] = kept, code
+        return found[0]
 
     class FrameStack:
         """Stands for CapturedTraceback where a node is created."""
@@ -155,16 +162,18 @@ def walk_node_stacks() -> AbstractContextManager[None]:
             return FrameStack(sys._getframe(1))
 
         def summary(self) -> traceback.StackSummary:
-            frames: list[Any] = []
+            within: list[Any] = []
+            outside: list[Any] = []
             frame = self._frame
             while frame is not None:
-                frames.append(frame)
+                outside.append(frame)
+                if frame.f_code.co_name == "forward":
+                    within += outside
+                    outside = []
                 frame = frame.f_back
-            frames.reverse()
-            first = next((n for n, one in enumerate(frames) if one.f_code.co_name == "forward"), len(frames))
             stack = traceback.StackSummary()
-            summaries = map(summary_of, frames)
-            stack.extend(summary for n, (summary, kept, _) in enumerate(summaries) if n >= first or kept)
+            stack.extend(summary_of(one) for one in reversed(outside) if is_anchor(one.f_code))
+            stack.extend(map(summary_of, reversed(within)))
             return stack
 
     return patch_attribute(proxy, "CapturedTraceback", FrameStack)

@@ -1,6 +1,7 @@
 """A forked child that attempts plain layers one after the other: a fork costs more than the export of such a layer.
 
-It ends with the first attempt that does not pass, which is then made in a child of its own.
+It ends with the first attempt that does not pass, which is then made in a child of its own. There is one for each
+attempt that runs at the same time.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from exportdoctor.worker.child import Child, fork
 Attempt = Callable[[Probe], Outcome | None]
 
 
-@dataclass(frozen=True)
+@dataclass
 class BatchChild:
-    """The child, and the two streams to speak with it."""
+    """The child, the two streams to speak with it, and the probe that it attempts now."""
 
     child: Child
     probes: IO[bytes]
     outcomes: IO[bytes]
+    probe: Probe | None = None
 
     @property
     def pid(self) -> int:
@@ -35,17 +37,24 @@ class BatchChild:
 
     @property
     def descriptors(self) -> tuple[int, int]:
-        """What other children must close."""
+        """What other children must close. The second can be read once an attempt has ended."""
         return self.probes.fileno(), self.outcomes.fileno()
 
-    def attempt(self, probe: Probe) -> Outcome | None:
-        """Its outcome if it passes; None if it does not, and the child has ended. Waits for it."""
-        with contextlib.suppress(OSError, StoreError):
+    def start(self, probe: Probe) -> None:
+        """Attempt it; `take` gives its outcome."""
+        self.probe = probe
+        with contextlib.suppress(OSError):
             self.probes.write(encode(probe) + b"\n")
             self.probes.flush()
-            outcome: Outcome = decode(self.outcomes.readline(), Outcome)
-            return outcome
-        return None
+
+    def take(self) -> tuple[Probe, Outcome | None]:
+        """The probe and its outcome if it passes; None if it does not, and the child has ended. Waits for it."""
+        assert self.probe is not None
+        probe, self.probe = self.probe, None
+        outcome: Outcome | None = None
+        with contextlib.suppress(OSError, StoreError):
+            outcome = decode(self.outcomes.readline(), Outcome)
+        return probe, outcome
 
     def close(self) -> None:
         """Kill it."""

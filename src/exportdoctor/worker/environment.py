@@ -46,9 +46,9 @@ def sources(model: torch.nn.Module) -> dict[str, str]:
     digests = LOG.collect()
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None)
-        if not path or not path.endswith(".py") or not os.path.isfile(path):
+        if name.partition(".")[0] not in packages or not path or not path.endswith(".py"):
             continue
-        if name.partition(".")[0] in packages and not is_local_file(path):
+        if os.path.isfile(path) and not is_local_file(path):
             digests[path] = _first_digest(path)
     return digests
 

@@ -81,7 +81,7 @@ class ScanServer:
     attempts: dict[int, AttemptChild] = field(default_factory=dict)
     waiting: deque[tuple[Probe, NextAttempt | None]] = field(default_factory=deque)
     cured: dict[tuple[str, str, tuple[str, ...]], bool] = field(default_factory=dict)
-    batch: BatchChild | None = None
+    batches: list[BatchChild] = field(default_factory=list)
     _shim_sources: dict[str, str] | None = None
     _buffer: bytearray = field(default_factory=bytearray)
     _wake: tuple[int, int] = (-1, -1)
@@ -96,7 +96,8 @@ class ScanServer:
         try:
             self._loop()
         finally:
-            self._end_batch()
+            for batch in self.batches:
+                batch.close()
             for pid in self.attempts:
                 kill_group(pid)
 
@@ -114,6 +115,8 @@ class ScanServer:
                 selector.register(self._wake[0], selectors.EVENT_READ)
                 for attempt in self.attempts.values():
                     selector.register(attempt.child.pipe, selectors.EVENT_READ, attempt.child)
+                for batch in self.batches:
+                    selector.register(batch.descriptors[1], selectors.EVENT_READ, batch)
                 ready = selector.select()
             for key, _ in ready:
                 if key.fd == self.commands:
@@ -121,6 +124,8 @@ class ScanServer:
                         return
                 elif key.fd == self._wake[0]:
                     _drain(self._wake[0])
+                elif isinstance(key.data, BatchChild):
+                    self._take_from_batch(key.data)
                 else:  # the pipe's end comes just before the child's; it is reaped below
                     key.data.read()
             self._reap()
@@ -141,15 +146,15 @@ class ScanServer:
                 self.logs = command.logs
                 self._answer(lambda: self._open(command))
             case Prepare():
-                self._end_batch()
+                self._end_batches()
                 self._answer(lambda: self.target.prepare(command))
             case Capture():
-                self._end_batch()
+                self._end_batches()
                 self._answer(lambda: self.target.capture(command))
             case AttemptProbe(probe=probe):
                 if self.isolation != "fork":
                     self._attempt_here(probe)
-                elif not self._passes_in_batch(probe):
+                elif not self._attempt_in_batch(probe):
                     self._attempt_in_child(probe)
             case _:
                 assert_never(command)
@@ -171,12 +176,13 @@ class ScanServer:
         expect_children()
         self._reply(reply)
 
-    def _passes_in_batch(self, probe: Probe) -> bool:
-        """Whether it needs no child of its own: it is free of side effects, and passes in the shared child."""
+    def _attempt_in_batch(self, probe: Probe) -> bool:
+        """Begin it in a shared child, if it is free of side effects. One that does not pass gets a child of its own."""
         parts = self.target.parts
         if not has_no_side_effects(parts[probe.part], probe):
             return False
-        if self.batch is None:
+        batch = next((batch for batch in self.batches if batch.probe is None), None)
+        if batch is None:
             placed = self._child_placement(0)
 
             def attempt_plain(one: Probe) -> Outcome | None:
@@ -185,25 +191,43 @@ class ScanServer:
                 outcome = attempt_fast(parts[one.part], one)
                 return None if isinstance(outcome, NextAttempt) else outcome
 
-            self.batch = start_batch(attempt_plain, close=self._descriptors())
-        self._reply(Started(probe=probe.id, pid=self.batch.pid))
-        outcome = self.batch.attempt(probe)
-        if outcome is None:
-            self._end_batch()
-            return False
-        self._reply(Finished(outcome=outcome))
+            batch = start_batch(attempt_plain, close=self._descriptors())
+            self.batches.append(batch)
+        self._reply(Started(probe=probe.id, pid=batch.pid))
+        batch.start(probe)
         return True
 
-    def _end_batch(self) -> None:
-        """End the shared child: it has ended already, or what it was forked from is about to change."""
-        if self.batch is not None:
-            self.batch.close()
-            self.batch = None
+    def _take_from_batch(self, batch: BatchChild) -> None:
+        """Its outcome has come, or it has ended."""
+        if batch not in self.batches:
+            return
+        if batch.probe is None:
+            self._end_batch(batch)
+            return
+        probe, outcome = batch.take()
+        if outcome is not None:
+            self._reply(Finished(outcome=outcome))
+            return
+        self._end_batch(batch)
+        self._attempt_in_child(probe)
+
+    def _end_batch(self, batch: BatchChild) -> None:
+        self.batches.remove(batch)
+        batch.close()
+
+    def _end_batches(self) -> None:
+        """End the shared children, once they have answered: what they were forked from is about to change."""
+        for batch in list(self.batches):
+            if batch.probe is not None:
+                self._take_from_batch(batch)
+            if batch in self.batches:
+                self._end_batch(batch)
 
     def _descriptors(self) -> tuple[int, ...]:
         """What a child must not hold."""
         pipes = (attempt.child.pipe for attempt in self.attempts.values())
-        return (self.commands, self.replies, *self._wake, *pipes, *(self.batch.descriptors if self.batch else ()))
+        shared = (descriptor for batch in self.batches for descriptor in batch.descriptors)
+        return (self.commands, self.replies, *self._wake, *pipes, *shared)
 
     def _attempt_in_child(self, probe: Probe, again: NextAttempt | None = None) -> None:
         """Attempt it in the fast way first; where that leaves the outcome in doubt, `again` in the way that it asks.

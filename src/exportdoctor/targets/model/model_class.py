@@ -72,23 +72,26 @@ def find_model_classes(config: Any) -> Iterator[Any]:
     Those named in `architectures`, the auto classes that know it, and the model classes of its package.
     """
     transformers = import_transformers()
-    listed = list(dict.fromkeys(_candidates(transformers, config)))
-    found = [kind for kind in listed if _has_forward(kind)]
-    if listed and not found:
-        nested = _nested_types(config)
+    listed: dict[Any, bool] = {}
+    for kind in _candidates(transformers, config):
+        if kind not in listed:
+            listed[kind] = _has_forward(kind)
+            if listed[kind]:
+                yield kind
+    if any(listed.values()):
+        return
+    if listed:
+        nested, first = _nested_types(config), next(iter(listed))
         raise TargetError(
-            f"{listed[0].__name__} has no forward of its own"
-            + (", but models that it calls in turn" if nested else ""),
+            f"{first.__name__} has no forward of its own" + (", but models that it calls in turn" if nested else ""),
             hint=f"Give the configuration of one of them: {', '.join(nested)}"
             if nested
             else "Give file.py:factory, with a module whose forward calls the method that you want to export",
         )
-    if not found:
-        raise TargetError(
-            f"transformers {transformers.__version__} has no model class for {type(config).__name__}",
-            hint="Name one in the configuration's `architectures`",
-        )
-    yield from found
+    raise TargetError(
+        f"transformers {transformers.__version__} has no model class for {type(config).__name__}",
+        hint="Name one in the configuration's `architectures`",
+    )
 
 
 def _nested_types(config: Any) -> list[str]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.patch_attribute import patch_attribute
-from exportdoctor.torch_internals.fake_tensors import fake_tensor_class, new_fake_mode
+from exportdoctor.torch_internals.fake_tensors import fake_tensor_class, is_fake, new_fake_mode
 
 if TYPE_CHECKING:
     import torch
@@ -116,9 +116,7 @@ def _spread(parameter: nn.Parameter, owner: nn.Module) -> float:
 
 
 def replace_parameters(model: nn.Module, make: Callable[[str, nn.Parameter], torch.Tensor]) -> None:
-    """Replace each parameter by `make(name, parameter)`, once for those that share it."""
-    from torch import nn
-
+    """Replace each parameter by `make(name, parameter)`, a new tensor, once for those that share it."""
     made: dict[int, nn.Parameter] = {}
     originals = []
     for prefix, module in model.named_modules():
@@ -128,8 +126,19 @@ def replace_parameters(model: nn.Module, make: Callable[[str, nn.Parameter], tor
             originals.append(parameter)
             if id(parameter) not in made:
                 full_name = f"{prefix}.{name}" if prefix else name
-                made[id(parameter)] = nn.Parameter(make(full_name, parameter), requires_grad=parameter.requires_grad)
+                made[id(parameter)] = _as_parameter(make(full_name, parameter), requires_grad=parameter.requires_grad)
             module._parameters[name] = made[id(parameter)]
+
+
+def _as_parameter(tensor: torch.Tensor, *, requires_grad: bool) -> nn.Parameter:
+    """A parameter of a new tensor. `nn.Parameter` would detach a fake one, which takes longer than all else here."""
+    from torch import nn
+
+    if not is_fake(tensor):
+        return nn.Parameter(tensor, requires_grad=requires_grad)
+    parameter: Any = tensor.requires_grad_(requires_grad)
+    parameter._is_param = True  # what `nn.Parameter` makes of a subclass of Tensor
+    return parameter  # type: ignore[no-any-return]
 
 
 @contextmanager

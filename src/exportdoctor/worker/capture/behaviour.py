@@ -99,6 +99,8 @@ class Behaviour:
         return self._paused
 
     def _note_call(self, frame: FrameType, event: str, arg: Any) -> None:
+        if event not in ("call", "c_call"):
+            return
         if _LISTENER.is_on:
             _LISTENER.hear(frame, event, arg)
         code = frame.f_code
@@ -109,7 +111,7 @@ class Behaviour:
             back = frame.f_back
             if origin & _USERS or (origin & _LIBRARY and back is not None and _origin(back.f_code) & _USERS):
                 self._words.append(code)
-        elif event == "c_call" and origin & _USERS:
+        elif origin & _USERS:
             self._words.append(getattr(arg, "__name__", ""))
 
 

@@ -10,6 +10,7 @@ their shapes alone.
 from __future__ import annotations
 
 import copy
+import weakref
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -30,11 +31,12 @@ _BY_REFERENCE = (
 
 @dataclass
 class CopyBudget:
-    """How many bytes of real values one part's capture may keep."""
+    """How many bytes of real values one part's capture may keep, and the copies of its fake tensors by identity."""
 
     left: int = 512 * 2**20
     mode: Any = field(default_factory=new_fake_mode)
     faked: int = 0
+    _fakes: dict[int, tuple[Any, torch.Tensor]] = field(default_factory=dict)
 
     def device(self, device: torch.device) -> torch.device:
         """What stands in a copy for a device that an input names."""
@@ -43,8 +45,7 @@ class CopyBudget:
     def keep(self, tensor: torch.Tensor, memo: dict[Any, Any]) -> torch.Tensor:
         """A copy of `tensor` that shares memory only with the copies of `memo` whose originals shared it."""
         if is_fake(tensor):
-            # another tensor object over the same storage, which holds no values that a call could change
-            return with_grad_of(tensor.detach(), tensor)
+            return self._keep_fake(tensor)
         if tensor.is_conj():
             return self.keep(tensor.conj(), memo).conj()
         if tensor.is_neg():
@@ -58,6 +59,27 @@ class CopyBudget:
             return copy_view(tensor, memo) if is_plain(tensor) else with_grad_of(_clone(tensor), tensor)
         self.faked += 1
         return with_grad_of(self.mode.from_tensor(tensor.detach()), tensor)
+
+    def _keep_fake(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Another tensor object over the same storage, which holds no values that a call could change.
+
+        One for all calls that are given the same tensor, unless it was changed in place between them.
+        """
+        known = self._fakes.get(id(tensor))
+        if known is not None and known[0]() is tensor and _looks_like(known[1], tensor):
+            return known[1]
+        copied = with_grad_of(tensor.detach(), tensor)
+        if vars(tensor).keys() <= vars(copied).keys():
+            self._fakes[id(tensor)] = weakref.ref(tensor), copied
+        return copied
+
+
+def _looks_like(copied: torch.Tensor, tensor: torch.Tensor) -> bool:
+    """Whether a copy still shows what the tensor is."""
+    same = copied.shape == tensor.shape and copied.stride() == tensor.stride() and copied.dtype == tensor.dtype
+    has_grad = tensor.requires_grad and tensor.is_leaf
+    names = vars(tensor).keys() <= vars(copied).keys()
+    return same and names and copied.storage_offset() == tensor.storage_offset() and copied.requires_grad == has_grad
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
