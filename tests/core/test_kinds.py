@@ -85,8 +85,13 @@ def frame(text: str) -> Frame:
 
 
 CASES: tuple[Case, ...] = tuple(
-    Case(**{**told, "kind": FailureKind(told["kind"]), "frames": tuple(told.get("frames", ()))})
-    for told in yaml.safe_load(Path(__file__).with_name("kind_cases.yaml").read_text())
+    Case(
+        **{
+            **{name: tuple(told) if isinstance(told, list) else told for name, told in case.items()},
+            "kind": FailureKind(case["kind"]),
+        }
+    )
+    for case in yaml.safe_load(Path(__file__).with_name("kind_cases.yaml").read_text())
 )
 
 

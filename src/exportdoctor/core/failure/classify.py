@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.evidence import Evidence, evidence_of
@@ -40,6 +41,7 @@ def kind_of(outcome: Outcome, *, exporter: str) -> FailureKind:
     return _kind_of_export(failure, legacy=legacy)
 
 
+@lru_cache(maxsize=512)  # a finding is made again whenever more is known of it
 def _kind_of_export(failure: Failure, *, legacy: bool) -> FailureKind:
     evidence, op = evidence_of(failure.exceptions, failure.frames), failure.op.name if failure.op else None
     rules: list[Rule] = [*RULES]

@@ -47,8 +47,9 @@ def passing_inside(part: PartDiagnosis, verdict: ModuleVerdict, fqns: tuple[str,
 
 def findings_and_verdicts(part: PartDiagnosis, known: Groups) -> Iterator[ev.FindingMade | ev.ModuleJudged]:
     """The finding of each of the `known` failures, which all have their ids, and the verdicts of its modules."""
+    passing = {fqn for fqn, one in part.verdicts.items() if one.outcome.passed and not part.facts[fqn].at_fixed_sizes}
     for group in known:
-        finding = _make_finding(part, group, known)
+        finding = _make_finding(part, group, known, passing)
         yield ev.FindingMade(finding=finding)
         for verdict in () if part.is_hidden(group) else part.standing_verdicts(group):
             yield msgspec.structs.replace(module_judged(part, verdict), finding=finding.id)
@@ -81,16 +82,14 @@ def part_finished(part: PartDiagnosis, audit: AuditRecord | None) -> Iterator[ev
     )
 
 
-def _make_finding(part: PartDiagnosis, group: FailureGroup, known: Groups) -> Finding:
+def _make_finding(part: PartDiagnosis, group: FailureGroup, known: Groups, passing: set[str]) -> Finding:
     finding = make_finding(
         group,
         name=part.ids[group.key],
         part=part.name,
         exporter=part.options.exporter,
-        classes={fact.fqn: fact.class_name for fact in part.captured.modules},
-        passing={
-            fqn for fqn, one in part.verdicts.items() if one.outcome.passed and not part.facts[fqn].at_fixed_sizes
-        },
+        classes=part.classes,
+        passing=passing,
         dynamic=part.dynamic,
         versions=part.versions,
     )
