@@ -50,7 +50,7 @@ from exportdoctor.worker.attempt.fast_export import NextAttempt, has_no_side_eff
 from exportdoctor.worker.attempt_child import AttemptChild
 from exportdoctor.worker.batched_attempts import BatchChild, start_batch
 from exportdoctor.worker.capture.session import PartCapture
-from exportdoctor.worker.child import expect_children, fork
+from exportdoctor.worker.child import collect_garbage_less_often, expect_children, fork
 from exportdoctor.worker.open_target import OpenTarget
 from exportdoctor.worker.placement import ChildPlacement, PlacementError
 from exportdoctor.worker.process_state import keep_process
@@ -248,6 +248,8 @@ class ScanServer:
 
         def work(pipe: int) -> bytes | int:
             before = LOG.start_attempt()
+            if not probe.shims:
+                collect_garbage_less_often()
             if (refused := _place(placed, part, probe)) is not None:
                 return encode(refused)
             with _watch_reads(probe):
