@@ -131,7 +131,7 @@ class Child:
 
 
 def collect_garbage_less_often() -> None:
-    """In a child that keeps most of what it makes and ends soon. At Python's own pace a 40th of an export is collections."""
+    """In a child that ends soon: at Python's own pace a 40th of an export is collections."""
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, *gc.get_threshold()[1:])
 
 
