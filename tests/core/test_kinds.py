@@ -84,15 +84,13 @@ def frame(text: str) -> Frame:
     return Frame(file=file, line=1, function=function, source=source, user=text.startswith("> "))
 
 
-CASES: tuple[Case, ...] = tuple(
-    Case(
-        **{
-            **{name: tuple(told) if isinstance(told, list) else told for name, told in case.items()},
-            "kind": FailureKind(case["kind"]),
-        }
-    )
-    for case in yaml.safe_load(Path(__file__).with_name("kind_cases.yaml").read_text())
-)
+def read_case(told: dict[str, Any]) -> Case:
+    facts: dict[str, Any] = {name: tuple(fact) if isinstance(fact, list) else fact for name, fact in told.items()}
+    facts["kind"] = FailureKind(told["kind"])
+    return Case(**facts)
+
+
+CASES: tuple[Case, ...] = tuple(map(read_case, yaml.safe_load(Path(__file__).with_name("kind_cases.yaml").read_text())))
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{number}-{case.kind}" for number, case in enumerate(CASES)])
