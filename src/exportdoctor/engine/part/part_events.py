@@ -88,7 +88,7 @@ def _make_finding(part: PartDiagnosis, group: FailureGroup, known: Groups, passi
         name=part.ids[group.key],
         part=part.name,
         exporter=part.options.exporter,
-        classes=part.classes,
+        classes={fact.fqn: fact.class_name for fact in part.captured.modules},
         passing=passing,
         dynamic=part.dynamic,
         versions=part.versions,
