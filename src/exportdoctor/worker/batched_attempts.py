@@ -21,7 +21,7 @@ from exportdoctor.worker.child import Child, fork
 Attempt = Callable[[Probe], Outcome | None]
 
 
-@dataclass
+@dataclass(eq=False)  # each stands for one process
 class BatchChild:
     """The child, the two streams to speak with it, and the probe that it attempts now."""
 
