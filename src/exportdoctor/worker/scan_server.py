@@ -48,13 +48,13 @@ from exportdoctor.targets import Plan
 from exportdoctor.worker.attempt.export_attempt import attempt, attempt_fast, attempt_without_shortcuts
 from exportdoctor.worker.attempt.fast_export import NextAttempt, has_no_side_effects
 from exportdoctor.worker.attempt_child import AttemptChild
-from exportdoctor.worker.batched_attempts import BatchChild, start_batch
 from exportdoctor.worker.capture.session import PartCapture
 from exportdoctor.worker.child import collect_garbage_less_often, expect_children, fork
 from exportdoctor.worker.open_target import OpenTarget
 from exportdoctor.worker.placement import ChildPlacement, PlacementError
 from exportdoctor.worker.process_state import keep_process
 from exportdoctor.worker.read_log import LOG
+from exportdoctor.worker.shared_children import SharedChild, SharedChildren
 from exportdoctor.worker.standard_streams import (
     leave,
     read_nothing,
@@ -81,7 +81,7 @@ class ScanServer:
     attempts: dict[int, AttemptChild] = field(default_factory=dict)
     waiting: deque[tuple[Probe, NextAttempt | None]] = field(default_factory=deque)
     cured: dict[tuple[str, str, tuple[str, ...]], bool] = field(default_factory=dict)
-    batches: list[BatchChild] = field(default_factory=list)
+    shared: SharedChildren = field(default_factory=SharedChildren)
     _shim_sources: dict[str, str] | None = None
     _buffer: bytearray = field(default_factory=bytearray)
     _wake: tuple[int, int] = (-1, -1)
@@ -96,8 +96,7 @@ class ScanServer:
         try:
             self._loop()
         finally:
-            for batch in self.batches:
-                batch.close()
+            self.shared.end_all()
             for pid in self.attempts:
                 kill_group(pid)
 
@@ -115,8 +114,8 @@ class ScanServer:
                 selector.register(self._wake[0], selectors.EVENT_READ)
                 for attempt in self.attempts.values():
                     selector.register(attempt.child.pipe, selectors.EVENT_READ, attempt.child)
-                for batch in self.batches:
-                    selector.register(batch.descriptors[1], selectors.EVENT_READ, batch)
+                for shared in self.shared.children:
+                    selector.register(shared.descriptors[1], selectors.EVENT_READ, shared)
                 ready = selector.select()
             for key, _ in ready:
                 if key.fd == self.commands:
@@ -124,8 +123,8 @@ class ScanServer:
                         return
                 elif key.fd == self._wake[0]:
                     _drain(self._wake[0])
-                elif isinstance(key.data, BatchChild):
-                    self._take_from_batch(key.data)
+                elif isinstance(key.data, SharedChild):
+                    self._take_shared(key.data)
                 else:  # the pipe's end comes just before the child's; it is reaped below
                     key.data.read()
             self._reap()
@@ -146,15 +145,15 @@ class ScanServer:
                 self.logs = command.logs
                 self._answer(lambda: self._open(command))
             case Prepare():
-                self._end_batches()
+                self._end_shared()
                 self._answer(lambda: self.target.prepare(command))
             case Capture():
-                self._end_batches()
+                self._end_shared()
                 self._answer(lambda: self.target.capture(command))
             case AttemptProbe(probe=probe):
                 if self.isolation != "fork":
                     self._attempt_here(probe)
-                elif not self._attempt_in_batch(probe):
+                elif not self._attempt_in_shared(probe):
                     self._attempt_in_child(probe)
             case _:
                 assert_never(command)
@@ -176,58 +175,40 @@ class ScanServer:
         expect_children()
         self._reply(reply)
 
-    def _attempt_in_batch(self, probe: Probe) -> bool:
+    def _attempt_in_shared(self, probe: Probe) -> bool:
         """Begin it in a shared child, if it is free of side effects. One that does not pass gets a child of its own."""
         parts = self.target.parts
         if not has_no_side_effects(parts[probe.part], probe):
             return False
-        batch = next((batch for batch in self.batches if batch.probe is None), None)
-        if batch is None:
-            placed = self._child_placement(0)
-
-            def attempt_plain(one: Probe) -> Outcome | None:
-                if _place(placed, parts[one.part], one) is not None:
-                    return None
-                outcome = attempt_fast(parts[one.part], one)
-                return None if isinstance(outcome, NextAttempt) else outcome
-
-            batch = start_batch(attempt_plain, close=self._descriptors())
-            self.batches.append(batch)
-        self._reply(Started(probe=probe.id, pid=batch.pid))
-        batch.start(probe)
+        child = self.shared.free()
+        if child is None:
+            attempt_plain = partial(_attempt_plain, parts, self._child_placement(0))
+            child = self.shared.add(attempt_plain, close=self._descriptors())
+        self._reply(Started(probe=probe.id, pid=child.pid))
+        child.start(probe)
         return True
 
-    def _take_from_batch(self, batch: BatchChild) -> None:
+    def _take_shared(self, child: SharedChild) -> None:
         """Its outcome has come, or it has ended."""
-        if batch not in self.batches:
+        if (told := self.shared.take(child)) is None:
             return
-        if batch.probe is None:
-            self._end_batch(batch)
-            return
-        probe, outcome = batch.take()
+        probe, outcome = told
         if outcome is not None:
             self._reply(Finished(outcome=outcome))
-            return
-        self._end_batch(batch)
-        self._attempt_in_child(probe)
+        else:
+            self._attempt_in_child(probe)
 
-    def _end_batch(self, batch: BatchChild) -> None:
-        self.batches.remove(batch)
-        batch.close()
-
-    def _end_batches(self) -> None:
+    def _end_shared(self) -> None:
         """End the shared children, once they have answered: what they were forked from is about to change."""
-        for batch in list(self.batches):
-            if batch.probe is not None:
-                self._take_from_batch(batch)
-            if batch in self.batches:
-                self._end_batch(batch)
+        for child in list(self.shared.children):
+            if child.probe is not None:
+                self._take_shared(child)
+        self.shared.end_all()
 
     def _descriptors(self) -> tuple[int, ...]:
         """What a child must not hold."""
         pipes = (attempt.child.pipe for attempt in self.attempts.values())
-        shared = (descriptor for batch in self.batches for descriptor in batch.descriptors)
-        return (self.commands, self.replies, *self._wake, *pipes, *shared)
+        return (self.commands, self.replies, *self._wake, *pipes, *self.shared.descriptors)
 
     def _attempt_in_child(self, probe: Probe, again: NextAttempt | None = None) -> None:
         """Attempt it in the fast way first; where that leaves the outcome in doubt, `again` in the way that it asks.
@@ -328,6 +309,15 @@ def _attempt_function(again: NextAttempt | None, *, will_pass: bool) -> Callable
     if again is None:
         return partial(attempt_fast, will_pass=will_pass)
     return attempt if again == NextAttempt.IN_FULL else attempt_without_shortcuts
+
+
+def _attempt_plain(parts: Mapping[str, PartCapture], placed: ChildPlacement | None, probe: Probe) -> Outcome | None:
+    """In a shared child: the outcome, if the fast attempt has one."""
+    part = parts[probe.part]
+    if _place(placed, part, probe) is not None:
+        return None
+    outcome = attempt_fast(part, probe)
+    return None if isinstance(outcome, NextAttempt) else outcome
 
 
 def _place(placed: ChildPlacement | None, part: PartCapture, probe: Probe) -> Outcome | None:

@@ -1,6 +1,6 @@
-"""A forked child that attempts plain layers one after the other: a fork costs more than the export of such a layer.
+"""Forked children that attempt plain layers one after the other: a fork costs more than the export of such a layer.
 
-It ends with the first attempt that does not pass, which is then made in a child of its own. There is one for each
+A child ends with the first attempt that does not pass, which is then made in a child of its own. There is one for each
 attempt that runs at the same time.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO
 
 from exportdoctor.core.codec import decode, encode
@@ -22,7 +22,7 @@ Attempt = Callable[[Probe], Outcome | None]
 
 
 @dataclass(eq=False)  # each stands for one process
-class BatchChild:
+class SharedChild:
     """The child, the two streams to speak with it, and the probe that it attempts now."""
 
     child: Child
@@ -64,13 +64,52 @@ class BatchChild:
         self.child.end()
 
 
-def start_batch(attempt: Attempt, *, close: tuple[int, ...]) -> BatchChild:
-    """Fork it from this process, as it is now. `close` are descriptors that it must not hold."""
-    reader, writer = os.pipe()
-    child = fork(lambda pipe: _attempt_all(attempt, reader, pipe), close=(writer, *close))
-    os.close(reader)
-    os.set_blocking(child.pipe, True)
-    return BatchChild(child, os.fdopen(writer, "wb"), os.fdopen(child.pipe, "rb"))
+@dataclass
+class SharedChildren:
+    """The children that are there now."""
+
+    children: list[SharedChild] = field(default_factory=list)
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What other children must close."""
+        return tuple(descriptor for child in self.children for descriptor in child.descriptors)
+
+    def free(self) -> SharedChild | None:
+        """A child that attempts nothing now."""
+        return next((child for child in self.children if child.probe is None), None)
+
+    def add(self, attempt: Attempt, *, close: tuple[int, ...]) -> SharedChild:
+        """Fork another one from this process, as it is now. `close` are descriptors that it must not hold."""
+        reader, writer = os.pipe()
+        forked = fork(lambda pipe: _attempt_all(attempt, reader, pipe), close=(writer, *close))
+        os.close(reader)
+        os.set_blocking(forked.pipe, True)
+        child = SharedChild(forked, os.fdopen(writer, "wb"), os.fdopen(forked.pipe, "rb"))
+        self.children.append(child)
+        return child
+
+    def take(self, child: SharedChild) -> tuple[Probe, Outcome | None] | None:
+        """The probe of a child that can be read, and its outcome; None where it attempts nothing or is gone.
+
+        A child whose probe did not pass is gone then.
+        """
+        if child not in self.children:
+            return None
+        told = child.take() if child.probe is not None else None
+        if told is None or told[1] is None:
+            self.end(child)
+        return told
+
+    def end(self, child: SharedChild) -> None:
+        """Kill it."""
+        self.children.remove(child)
+        child.close()
+
+    def end_all(self) -> None:
+        """Kill all of them, without an outcome for what they attempt."""
+        for child in list(self.children):
+            self.end(child)
 
 
 def _attempt_all(attempt: Attempt, reader: int, pipe: int) -> bytes:
