@@ -7,6 +7,7 @@ the reason.
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import random
@@ -117,7 +118,10 @@ def failing_parts(ref: str) -> dict[str, str]:
 
 
 def plain_verdicts(ref: str, part_name: str) -> dict[str, list[bool]]:
-    """Whether each submodule exports at fixed sizes with the inputs of each of its calls, which nothing copied."""
+    """Whether each submodule exports at fixed sizes with the inputs of each of its calls, which nothing copied.
+
+    The program of the part itself must also compute what eager does.
+    """
     import torch
 
     options = BuildOptions(static=True, weights="random")
@@ -135,16 +139,39 @@ def plain_verdicts(ref: str, part_name: str) -> dict[str, list[bool]]:
             handle.remove()
         if (count := sum(map(len, calls.values()))) > MOST_CALLS:
             raise LeftOut(f"{count} calls of submodules, of which each would be exported")
-        return {name: [_exports(modules[name], *call) for call in many] for name, many in calls.items()}
+        return {
+            name: [_exports(modules[name], *call, compared=not name) for call in many] for name, many in calls.items()
+        }
 
 
-def _exports(module: Any, args: Any, kwargs: Any) -> bool:
+def _exports(module: Any, args: Any, kwargs: Any, *, compared: bool) -> bool:
     import torch
 
     pid = os.fork()
     if pid == 0:
         with contextlib.suppress(BaseException):
-            torch.export.export(module, args, kwargs, strict=False)
+            program = torch.export.export(module, args, kwargs, strict=False).module()
+            if compared:
+                _compare(_outputs(module, args, kwargs), _outputs(program, args, kwargs))
             os._exit(0)
         os._exit(1)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def _outputs(function: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
+    """The tensors of its outputs for a copy of the inputs."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    torch.manual_seed(0)
+    args, kwargs = copy.deepcopy((args, kwargs))
+    return [leaf for leaf in tree_leaves(function(*args, **kwargs)) if isinstance(leaf, torch.Tensor)]
+
+
+def _compare(wanted: list[Any], found: list[Any]) -> None:
+    """Raises where they differ by more than a thousandth of the largest value of a tensor."""
+    import torch
+
+    for one, other in zip(wanted, found, strict=True):
+        largest = float(one.abs().nan_to_num(0, 0, 0).max()) if one.numel() else 0.0
+        torch.testing.assert_close(other, one, rtol=0, atol=1e-3 * largest, equal_nan=True)

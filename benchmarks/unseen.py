@@ -6,7 +6,7 @@ In the order of the seed, each type is built, and its parts exported plainly wit
 limits; a type that is left out is named with the reason), until `--parts` of them fail or `--types` were drawn. Each
 model with a failing part is scanned with cures, and gets a script for each finding by the command line, with its
 defaults. Of the first `--models` types that run, every submodule's verdict at fixed sizes is compared with
-`torch.export.export` of it in a process of its own.
+`torch.export.export` of it in a process of its own, and with what the whole program computes beside eager.
 
 What is known is kept in the folder, and the same command goes on from there; with `--seconds` no step begins later.
 Prints tables as Markdown.

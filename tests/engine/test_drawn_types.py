@@ -1,4 +1,7 @@
-"""Of forty model types that a seed draws, tiny, a scan says of every submodule what a plain export of it says."""
+"""Of forty model types that a seed draws, tiny, a scan says of every submodule what a plain export of it says.
+
+Of the whole it says also whether the program computes what eager does.
+"""
 
 from __future__ import annotations
 
