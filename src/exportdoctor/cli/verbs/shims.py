@@ -167,9 +167,10 @@ def _result(tried: Any) -> str:
         canvas.paragraph(wording.plain(f"cure:   {cure}"), indent=2, hang=4)
     for row in wording.combined_rows(tried.numbers):
         canvas.paragraph(wording.plain(wording.agreement_line(row)), indent=4)
-    refused = [row.inputs for row in tried.numbers if row.made_up and row.refused]
+    refused = [row for row in tried.numbers if row.made_up and row.refused]
     if refused:
-        canvas.paragraph(wording.plain(wording.refused_sets(refused)), indent=4)
+        why = wording.reasons_of_refusals(refused)
+        canvas.paragraph(wording.plain(wording.refused_sets([row.inputs for row in refused], why)), indent=4)
     return canvas.text()
 
 

@@ -11,8 +11,9 @@ from typing import Literal
 
 import msgspec
 
-_ONE_NUMBER = re.compile(r"\]\s*==\s*\d+(?![\d.])")
-"""In what a program raises: a size or an element that must be that number."""
+_FIXED = re.compile(r"\]\s*==\s*\d+(?![\d.])|gives results of another structure than at the export")
+"""In what a program raises, or the conversion of its inputs: a size, an element or a number of results that must be as
+at the export."""
 
 Stage = Literal["build", "capture", "export", "decompose", "translate", "check", "load", "run", "numbers", "save"]
 """What an attempt or an export does, one after the other; a failure has the stage in which it came up."""
@@ -308,9 +309,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def fixes_inputs(self) -> bool:
         """Whether a size or a value became constant: of the program's own inputs, or by what it refuses, as where it
-        takes no other size, no other values of the example's sizes, or asks for that one number."""
+        takes no other size, no other values of the example's sizes, or asks for that one number (of results, too).
+        """
         refused = [row for row in self.numbers if row.refused and row.kind != "size_one_or_zero"]
-        if self.fixed or any(_ONE_NUMBER.search(row.trouble) for row in refused):
+        if self.fixed or any(_FIXED.search(row.trouble) for row in refused):
             return True
         taken = {row.kind == "sizes" for row in self.numbers if row.kind in _OTHER_INPUTS and not row.refused}
         return any((row.kind == "sizes") not in taken for row in refused if row.kind in _OTHER_INPUTS)

@@ -58,7 +58,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
     `tolerance` is what was allowed of the largest difference, in the set that shows it.
     `kinds` counts the sets by what they differ in from the example. `refused` are drawn sets that eager takes and the
-    program refuses, `notes` what was not compared or is done otherwise than in eager.
+    program refuses, `refused_by` what it raises then, `notes` what was not compared or is done otherwise than in eager.
     `ground` says what these outputs could not have shown; None where that was not asked.
     """
 
@@ -70,6 +70,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     on: str = ""
     kinds: dict[str, int] = {}
     refused: tuple[str, ...] = ()
+    refused_by: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     ground: Ground | None = None
 

@@ -44,8 +44,8 @@ def find_alternatives(
     ahead: Callable[[Ids], Prefetch],
     confirm_ahead: Callable[[Ids], Lookahead],
 ) -> ProbeSteps[tuple[CuringSet, ...]]:
-    """`best` and what was found beside it, the soundest first, then those that are right in any memory layout, then the
-    smallest, then the first that was found.
+    """`best` and what was found beside it, the soundest first, then those that are right in any memory layout, then
+    those that refuse the fewest drawn inputs, then the smallest, then the first that was found.
 
     The first sets are asked side by side, by `probe_of`, beside those that could come before the best. `ahead` asks
     ahead what the set that will be prescribed needs, as soon as nothing that is left could take its place;
@@ -89,9 +89,9 @@ def find_alternatives(
     return tuple(sorted(found, key=lambda cured: _shown_place(cured, catalogue)))
 
 
-def _shown_place(cured: CuringSet, catalogue: ShimCatalogue) -> tuple[int, bool, int]:
-    one_layout = cured.outcome.wrong_layout is not None
-    return catalogue.shown_rank(cured.shims, cured.outcome), one_layout, len(cured.shims)
+def _shown_place(cured: CuringSet, catalogue: ShimCatalogue) -> tuple[int, bool, int, int]:
+    one_layout, refused = cured.outcome.wrong_layout is not None, len(cured.outcome.refused_sets)
+    return catalogue.shown_rank(cured.shims, cured.outcome), one_layout, refused, len(cured.shims)
 
 
 def _leader(found: list[CuringSet], catalogue: ShimCatalogue) -> CuringSet:
@@ -101,7 +101,7 @@ def _leader(found: list[CuringSet], catalogue: ShimCatalogue) -> CuringSet:
 
 def _would_lead(shims: Ids, found: list[CuringSet], catalogue: ShimCatalogue) -> bool:
     """Whether it would come before all that are proved, if its proof refused nothing."""
-    return (catalogue.rank(shims), False, len(shims)) < _shown_place(_leader(found, catalogue), catalogue)
+    return (catalogue.rank(shims), False, 0, len(shims)) < _shown_place(_leader(found, catalogue), catalogue)
 
 
 def _sets_that_may_lead(

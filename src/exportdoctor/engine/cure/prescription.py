@@ -11,7 +11,12 @@ from exportdoctor.core.records.outcome import Agreement, Ground
 from exportdoctor.core.run.report import Alternative, Prescription, Proof
 from exportdoctor.engine.cure.catalogue import ShimCatalogue
 from exportdoctor.engine.cure.trial import CuringSet
-from exportdoctor.report.wording.shim_tries import STRUCTURE_ALONE, layout_condition, not_chosen_note
+from exportdoctor.report.wording.shim_tries import (
+    STRUCTURE_ALONE,
+    layout_condition,
+    not_chosen_note,
+    reasons_of_refusals,
+)
 
 
 def prescription_of(
@@ -53,6 +58,7 @@ def proof_of_rows(numbers: Sequence[Agreement], *, refused: Callable[[Agreement]
         stage="run" if rows else "export",
         kinds=dict(Counter(row.kind for row in rows if row.kind)),
         refused=tuple(row.inputs for row in numbers if refused(row)),
+        refused_by=reasons_of_refusals(row for row in numbers if refused(row)),
         notes=tuple(dict.fromkeys((*only_layout, *(row.note for row in rows if row.note)))),
     )
 

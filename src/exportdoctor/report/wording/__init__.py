@@ -130,7 +130,13 @@ from exportdoctor.report.wording.scan import (
     unrecorded_note,
     verdict,
 )
-from exportdoctor.report.wording.shim_tries import agreement_line, combined_rows, refused_sets, shim_effect
+from exportdoctor.report.wording.shim_tries import (
+    agreement_line,
+    combined_rows,
+    reasons_of_refusals,
+    refused_sets,
+    shim_effect,
+)
 from exportdoctor.report.wording.statuses import (
     ASCII_SYMBOLS,
     STATUS_WORDS,
@@ -168,7 +174,7 @@ __all__ = [
     "parameters",
     "part_left_out", "part_line", "part_without_shims", "place", "plain", "prescription", "prescription_code",
     "probe_note", "progress_counts", "project_python", "project_python_refused", "proof",
-    "refused_sets", "remark", "repro_draft", "repro_failure_changed", "repro_flaky",
+    "reasons_of_refusals", "refused_sets", "remark", "repro_draft", "repro_failure_changed", "repro_flaky",
     "repro_flaky_attempts", "repro_interrupted", "repro_line", "repro_not_found", "repro_not_reduced",
     "repro_not_verified", "repro_other_causes", "repro_out_of_time", "repro_progress",
     "repro_reproducing", "repro_sliced", "repro_sources_changed", "repro_stand_in", "repro_under_shims",

@@ -167,7 +167,7 @@ def prescription(part: PartRecord, report: Report) -> tuple[str, ...]:
         sentences.append(_proof_sentence(found.proof))
         sentences += [f"{note[:1].upper()}{note[1:]}." for note in found.proof.notes]
         if found.proof.refused:
-            sentences.append(f"{refused_sets(found.proof.refused)}.")
+            sentences.append(f"{refused_sets(found.proof.refused, found.proof.refused_by)}.")
         sentences += _ground_sentences(found.proof)
     sentences += map(_alternative, found.alternatives)
     if report.target.in_memory:

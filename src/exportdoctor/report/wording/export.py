@@ -20,7 +20,7 @@ from exportdoctor.core.records.outcome import Agreement, Outcome
 from exportdoctor.core.records.size_domain import SizeDomain
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.report.wording.formatting import count, duration, file_size
-from exportdoctor.report.wording.shim_tries import combined_rows, refused_sets
+from exportdoctor.report.wording.shim_tries import combined_rows, reasons_of_refusals, refused_sets
 from exportdoctor.report.wording.size_domains import axis_rows, boundary_lines
 
 _VERDICTS = {
@@ -83,12 +83,13 @@ def export_lines(request: ExportRequest, result: ExportResult, shims: Sequence[S
     rows = list(combined_rows(result.numbers))
     width = max((len(row.inputs) for row in rows), default=0)
     lines += [_row(row, width) for row in rows]
-    refused = [row.inputs for row in result.numbers if row.made_up and row.refused]
+    refused = [row for row in result.numbers if row.made_up and row.refused]
     lines += [
         _fact_line("note", note)
         for note in dict.fromkeys(note for row in rows for note in row.note.split("; ") if note)
     ]
-    lines += [_fact_line("note", refused_sets(refused))] if refused else []
+    if refused:
+        lines.append(_fact_line("note", refused_sets([row.inputs for row in refused], reasons_of_refusals(refused))))
     if result.precision is not None:
         lines += [f"  {line}" for line in _precision(result.precision)]
     lines += [_fact_line("only if", f"the file does not check: {one}") for one in result.unchecked]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -237,7 +238,14 @@ def combined_rows(numbers: Sequence[Agreement]) -> Iterator[Agreement]:
             )
 
 
-def refused_sets(titles: Sequence[str]) -> str:
-    """Said where a program refuses what eager takes."""
+def refused_sets(titles: Sequence[str], why: Sequence[str]) -> str:
+    """Said where a program refuses what eager takes; `why` is what it raises."""
     those = "an input set that eager takes" if len(titles) == 1 else f"{len(titles)} input sets that eager takes"
-    return f"The program refuses {those}: inputs {titles[0]}" + (" among them" if len(titles) > 1 else "")
+    among = " among them" if len(titles) > 1 else ""
+    return f"The program refuses {those}: inputs {titles[0]}{among}" + (f" ({'; '.join(why)})" if why else "")
+
+
+def reasons_of_refusals(rows: Iterable[Agreement]) -> tuple[str, ...]:
+    """What a program raises for sets that it refuses, the most frequent first; no more than two."""
+    raised = Counter(first_line(row.trouble, 200) for row in rows if row.trouble)
+    return tuple(text for text, _ in raised.most_common(2))
