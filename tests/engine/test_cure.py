@@ -365,6 +365,10 @@ def _drawn(kind: Any, refusal: str = "") -> Agreement:
         ((_drawn("sizes", "Guard failed: x.size()[0] == 2"), _drawn("sizes")), "specialised"),
         ((_drawn("sizes", "Guard failed: x.size()[0] <= 4"), _drawn("values")), "specialised"),
         ((_drawn("values", "Runtime assertion failed"), _drawn("sizes")), "specialised"),
+        (
+            (_drawn("values", "f gives results of another structure than at the export"), _drawn("values")),
+            "specialised",
+        ),
         ((_drawn("sizes", "Guard failed: x.size()[0] == y.size()[0]"), _drawn("sizes")), "precondition"),
         ((_drawn("size_one_or_zero", "Guard failed: x.size()[0] >= 2"), _drawn("sizes")), "signature"),
         ((_drawn("sizes"), _drawn("values")), "signature"),
@@ -377,6 +381,22 @@ def test_a_refused_set_is_a_condition_and_fixes_only_what_no_other_set_shows_as_
     search = run_search(failing_part(1, {"a": 1}, lambda _: numbers), (shim("a", 1, soundness="signature"),))
     assert search.prescription is not None
     assert search.prescription.soundness == shown
+    assert search.prescription.proof is not None
+    assert search.prescription.proof.refused_by == tuple(row.trouble for row in rows if row.refused)
+
+
+def test_of_two_that_are_equally_sound_the_one_that_refuses_fewer_inputs_comes_first() -> None:
+    refuses = {"one": 1, "two": 2, "none": 0}
+    shims = tuple(shim(name, 1, soundness="precondition") for name in ("two", "one", "none"))
+
+    def numbers(names: frozenset[str]) -> tuple[Agreement, ...]:
+        (name,) = names
+        return (*RIGHT, _drawn("sizes"), *(_drawn("sizes", "Guard failed: x.size()[0] >= 4"),) * refuses[name])
+
+    found = run_search(failing_part(1, dict.fromkeys(refuses, 1), numbers), shims).prescription
+    assert found is not None
+    assert found.shims == ("none",)
+    assert [one.shims for one in found.alternatives] == [("one",), ("two",)]
 
 
 def test_an_alternative_is_called_equally_sound_only_if_it_fixes_the_same_sizes() -> None:
