@@ -26,7 +26,7 @@ def _answer(module: Any, x: torch.Tensor) -> torch.Tensor | None:
     try:
         with torch.no_grad():  # a program that raises does not restore the mode that it changes
             return module(x)
-    except (ValueError, RuntimeError):
+    except (ValueError, RuntimeError, IndexError):
         return None
 
 
@@ -50,7 +50,7 @@ def test_where_the_exception_leaves_the_model_the_program_refuses_the_same(name:
 @pytest.mark.parametrize("name", CAUGHT)
 def test_where_somebody_catches_it_there_is_no_program(name: str) -> None:
     unseen = name in ("iterating", "asking")  # their checks stay, and fail as they did
-    refused: Any = pytest.raises(Exception, match=r"checks the sizes|data-dependent")
+    refused: Any = pytest.raises(Exception, match=r"a check of sizes|data-dependent")
     with refused if unseen else pytest.raises(NotApplicable, match="may be caught"):
         _program(CAUGHT[name]())
 

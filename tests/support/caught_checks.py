@@ -88,6 +88,40 @@ class Iterating(nn.Module):
         return torch.stack([x[0], *self]).sum(0)
 
 
+class Counting(nn.Module):
+    """A sequence without an iterator: Python counts up to an IndexError, and does without a length where a TypeError is
+    raised."""
+
+    def __init__(self, error: type[Exception]) -> None:
+        super().__init__()
+        self.error = error
+
+    def __len__(self) -> int:
+        if self.error is TypeError and self.rows.min() < 0:
+            raise TypeError("no length")
+        return len(self.rows)
+
+    def __getitem__(self, place: int) -> Tensor:
+        if place == len(self.rows):
+            raise IndexError("the end")
+        if self.error is IndexError and self.rows[place].min() < 0:
+            raise IndexError("the first row that is negative")
+        return self.rows[place]
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.rows = x
+        return torch.stack([x[0].abs(), *list(self)]).sum(0)
+
+
+class Index(nn.Module):
+    """An IndexError that no loop ends with."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.min() < 0:
+            raise IndexError(f"{int(x.min())} is negative")
+        return x.sqrt()
+
+
 @contextlib.contextmanager
 def _lenient() -> Iterator[None]:
     with contextlib.suppress(ValueError):
@@ -164,11 +198,17 @@ def _in_a_list(child: nn.Module, x: Tensor) -> Any:
 
 LEFT: dict[str, Callable[[], nn.Module]] = {
     one.__name__.strip("_"): partial(Model, one) for one in (_plain, _without_gradients, _explained, _finished)
-}
+} | {"index": Index}
 """The exception leaves the model."""
 
 CAUGHT: dict[str, Callable[[], nn.Module]] = {
     one.__name__.strip("_"): partial(Model, one)
     for one in (_clamped, _suppressed, _own_context, _returned, _in_a_lambda, _in_a_list)
-} | {"own": Own, "iterating": Iterating, "asking": Asking}
+} | {
+    "own": Own,
+    "iterating": Iterating,
+    "asking": Asking,
+    "counting": partial(Counting, IndexError),
+    "listing": partial(Counting, TypeError),
+}
 """The model answers where the check fails."""

@@ -13,6 +13,8 @@ Line = tuple[str, int]
 
 _ENTRANCES = ("export", "_export", "onnx", "jit")
 """Folders of torch from which the model is called."""
+_ENDS_A_LOOP = frozenset({"__getitem__", "__len__", "__length_hint__"})
+"""Methods that Python calls for a loop or a list, which an IndexError or a TypeError of theirs ends in silence."""
 
 
 def find_catcher(stack: Iterable[Line]) -> str:
@@ -27,7 +29,7 @@ def find_catcher(stack: Iterable[Line]) -> str:
         file = Path(name)
         if any(file.is_relative_to(folder / entrance) for entrance in _ENTRANCES):
             return ""
-        if not file.is_relative_to(folder) and (caught := catching_line(name, line)):
+        if not file.is_relative_to(folder) and (caught := catching_line(name, line) or _method_for_loops(name, line)):
             return f"{file.name}:{caught}"
     return ""
 
@@ -46,12 +48,24 @@ def catching_line(file: str, line: int) -> int:
     tree = _tree_of_file(file)
     if tree is None:
         return line  # code without a source may catch anything
-    around = [node for node in ast.walk(tree) if _first_line(node) <= line <= (getattr(node, "end_lineno", 0) or 0)]
+    around = _nodes_around(tree, line)
     functions = [node.lineno for node in around if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     for node in around:
         if isinstance(node, ast.stmt) and node.lineno >= max(functions, default=0) and _stops(node, line):
             return node.lineno
     return 0
+
+
+def _method_for_loops(file: str, line: int) -> int:
+    """The first line of the function around `line`, if it is a method that ends loops; else 0."""
+    tree = _tree_of_file(file)
+    functions = [node for node in _nodes_around(tree, line) if isinstance(node, ast.FunctionDef)] if tree else []
+    innermost = max(functions, key=lambda node: node.lineno, default=None)
+    return innermost.lineno if innermost is not None and innermost.name in _ENDS_A_LOOP else 0
+
+
+def _nodes_around(tree: ast.Module, line: int) -> list[ast.AST]:
+    return [node for node in ast.walk(tree) if _first_line(node) <= line <= (getattr(node, "end_lineno", 0) or 0)]
 
 
 def _first_line(node: ast.AST) -> int:

@@ -32,8 +32,8 @@ _FAILS, _COMPARE, _NEGATE, _COMBINE = (
 """Global names beside the user's while the shim holds."""
 
 _WORDS = (".numel()", ".shape", ".size(", ".sum()", ".any()", ".all()", ".max()", ".min()", ".item()", "torch.")
-_CAUGHT_UNSEEN = (StopIteration, StopAsyncIteration, GeneratorExit, IndexError, AttributeError)
-"""What loops, generators and getattr catch without a `try`."""
+_CAUGHT_UNSEEN = (StopIteration, StopAsyncIteration, GeneratorExit, AttributeError)
+"""What generators and getattr catch without a `try`."""
 
 _DISTRIBUTIONS = "torch.distributions"
 _SIGNS = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge"}
@@ -228,7 +228,7 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
         if (code := rewrite_code(function, ChecksDecided(function.__globals__, computed))) is not None
     }
     if not changes:
-        raise NotApplicable("no submodule checks the sizes or values of its inputs")
+        raise NotApplicable("no submodule has a check of sizes or values that an assertion can replace")
     try:
         with symbolic_numbers(call), swap_code(changes, names):
             yield call
