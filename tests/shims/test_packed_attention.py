@@ -108,6 +108,26 @@ def test_drawn_boundaries_give_the_numbers_of_eager(name: str, first: int, lengt
 
 
 @pytest.mark.slow
+@settings(max_examples=30, deadline=None)
+@given(
+    name=st.sampled_from(sorted(KEPT)),
+    value=st.sampled_from([math.nan, math.inf, -math.inf]),
+    row=st.integers(0, 9),
+    column=st.integers(0, 3),
+)
+def test_what_is_not_finite_may_spread_as_the_condition_says_and_changes_no_number(
+    name: str, value: float, row: int, column: int
+) -> None:
+    assert "finite" in sh.find("block-diagonal-attention").precondition
+    rows, boundaries = _row((0, 3, 8, 10), 10)
+    rows[row, column] = value
+    with torch.no_grad():
+        wanted, found = _module(name)(rows, boundaries), _program(name)(rows, boundaries)
+    spread = found.isnan() & ~wanted.isnan()
+    assert torch.allclose(found[~spread], wanted[~spread], atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("boundaries", [(0, 3, 8, 10), (0, 10)], ids=["three segments", "one"])
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_could_differ_between_segments_is_refused(name: str, boundaries: tuple[int, ...]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.run.report import Alternative, NumbersCheck, PartRecord, Prescription, Proof, Report
@@ -169,7 +169,7 @@ def prescription(part: PartRecord, report: Report) -> tuple[str, ...]:
         if found.proof.refused:
             sentences.append(f"{refused_sets(found.proof.refused, found.proof.refused_by)}.")
         sentences += _ground_sentences(found.proof)
-    sentences += map(_alternative, found.alternatives)
+    sentences += (_alternative(other, beside=found.shims) for other in found.alternatives)
     if report.target.in_memory:
         return tuple(sentences)
     if exports_with_shims(part):
@@ -229,14 +229,16 @@ def _find_call(shim: str, places: tuple[str, ...]) -> str:
     return f'find("{shim}", axes={{"{shim.partition(":")[2]}": {places!r}}})'
 
 
-def _alternative(other: Alternative) -> str:
-    """Another set of shims that works, and why it was not chosen."""
+def _alternative(other: Alternative, *, beside: Sequence[str]) -> str:
+    """Another set of shims that works, and why it was not chosen; conditions of those `beside` it are told already."""
     figures, shown = proof_figures(other.proof or other.compared), ""
     if figures:
         proved = other.proof is not None and _verified_on(other.proof)
         shown = f" {proved or 'Compared, not proved'}: {figures}{'' if proved else ', none of them drawn'}."
     conditions = "".join(
-        f" {step.shim} is valid only if {step.precondition}." for step in other.steps if step.precondition
+        f" {step.shim} is valid only if {step.precondition}."
+        for step in other.steps
+        if step.precondition and step.shim not in beside
     )
     notes = (other.proof or other.compared or _NO_PROOF).notes
     conditions += "".join(f" {note[:1].upper()}{note[1:]}." for note in notes if is_layout_condition(note))

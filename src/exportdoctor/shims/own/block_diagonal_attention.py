@@ -117,7 +117,7 @@ SHIM = Shim(
         "at once, with a mask that is true within each segment. Valid for any number and lengths of "
         "segments, also empty ones; the program asserts that they cover all rows, as a split does. Refused "
         "where anything else is done to a segment, and where the module's attention, tried on drawn numbers, "
-        "does not keep to such a mask. An infinite or NaN value may make every segment NaN, not only its own. "
+        "does not keep to such a mask. "
         "Memory and time of the mask grow with the square of the sequence length."
     ),
     cures=(
@@ -126,6 +126,7 @@ SHIM = Shim(
             where=r"lengths\.tolist\(\)|cu_seqlens|VisionAttention\.forward|split\(.*tolist\(\)",
         ),
     ),
+    precondition="queries, keys and values are finite: an infinity or NaN in one segment may make others NaN",
     needs={"torch": ">=2.8"},
     link="https://github.com/huggingface/transformers/pull/41992",
     retire="transformers implements packed vision attention with an operator that takes cu_seqlens",
