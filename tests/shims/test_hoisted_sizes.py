@@ -140,3 +140,36 @@ def test_a_root_whose_forward_is_an_attribute_of_its_own_takes_more_inputs(
     for row in inputs:
         args, kwargs = changed.convert((row, {}))
         torch.testing.assert_close(program(*args, **kwargs), call.module(*row))
+
+
+class Offsets(nn.Module):
+    """Reads one number for each value that is there."""
+
+    def forward(self, x: Tensor, offsets: Tensor) -> Tensor:
+        return torch.cat([x.narrow(0, offset, 2) for offset in torch.unique(offsets).tolist()])
+
+
+@pytest.mark.parametrize(
+    ("offsets", "raised"),
+    [
+        ([0, 3], ""),
+        ([1, 3], ""),
+        ([-3, 3], "gives -3 where it gave a size at the export"),
+        ([2, 2], "gives results of another structure"),
+    ],
+)
+def test_what_the_condition_leaves_out_is_refused_by_the_conversion(offsets: list[int], raised: str) -> None:
+    x, module = torch.arange(6.0), Offsets()
+    call = ExportCall(module=module, args=(x, torch.tensor([2, 4])))
+    shim = find("hoist-numbers")
+    assert "structure" in shim.precondition
+    assert "negative" in shim.precondition
+    with apply_shims([shim], call) as given:
+        program = export_program(given).module()
+        inputs = x, torch.tensor(offsets)
+        if raised:
+            with pytest.raises(ValueError, match=raised):
+                given.convert((inputs, {}))
+        else:
+            args, kwargs = given.convert((inputs, {}))
+            assert torch.equal(program(*args, **kwargs), module(*inputs))

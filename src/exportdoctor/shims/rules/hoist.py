@@ -21,7 +21,7 @@ from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.call_stand_in import stand_in
 from exportdoctor.shims.rules.clean_call_search import find_hoisted_calls
 from exportdoctor.shims.rules.hoisted_lists import lists_in_torch
-from exportdoctor.shims.rules.hoisted_results import HoistedCall
+from exportdoctor.shims.rules.hoisted_results import CONDITION, HoistedCall
 from exportdoctor.shims.rules.hoisted_state import compute_unseen
 from exportdoctor.shims.rules.more_inputs import Recorded, is_made_here, taking_more
 from exportdoctor.shims.rules.number_types import symbolic_numbers
@@ -174,6 +174,7 @@ SHIM = Shim(
     id="hoist",
     title="Computes what follows from whole numbers or weights alone outside the model and passes it in",
     soundness="signature",
+    precondition=CONDITION,
     enter=_hoist(""),
     does=(
         "Grids, lengths, masks, positions and orders that follow from whole-number inputs and the configuration alone "

@@ -24,7 +24,7 @@ from exportdoctor.shims.export_call import ExportCall, Inputs, Named
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.clean_values import follow_values
 from exportdoctor.shims.rules.code_swap import all_code
-from exportdoctor.shims.rules.hoisted_results import HoistedResult, describe_results
+from exportdoctor.shims.rules.hoisted_results import CONDITION, HoistedResult, describe_results
 from exportdoctor.shims.rules.more_inputs import Recorded, is_made_here, taking_more
 from exportdoctor.shims.rules.number_types import symbolic_numbers
 from exportdoctor.shims.rules.tensor_sizes import replace_sizes
@@ -201,6 +201,7 @@ SHIM = Shim(
     id="hoist-numbers",
     title="Reads numbers that follow from whole numbers alone outside the model and passes them in as sizes",
     soundness="signature",
+    precondition=CONDITION,
     enter=_enter,
     does=(
         "Numbers that Python reads by item(), tolist() or int(), or torch from a tensor that is given as a size, and "

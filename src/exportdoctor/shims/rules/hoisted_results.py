@@ -14,6 +14,12 @@ from exportdoctor.shims.rules.hoisted_lists import ListStandIn
 from exportdoctor.targets.eager import storage_id
 from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
 
+CONDITION = (
+    "the structure of what is passed in, and its negative numbers, fractions and flags, are the example's; others are "
+    "refused"
+)
+"""Of a shim that hoists; see `HoistedResult.as_inputs` and `as_result`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outline:
