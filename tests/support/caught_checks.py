@@ -110,7 +110,7 @@ class Counting(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.rows = x
-        return torch.stack([x[0].abs(), *list(self)]).sum(0)
+        return torch.stack([x[0].abs(), *list(self)]).sum(0)  # type: ignore[call-overload]
 
 
 class Index(nn.Module):
