@@ -753,6 +753,27 @@ def test_what_cures_the_export_is_asked_as_far_as_the_scan_goes(
         assert solved == {*range(1, exports + later + 1)}
 
 
+@pytest.mark.parametrize("translates", [True, False])
+def test_what_cures_the_small_model_is_asked_of_the_part_once_as_far_as_the_scan_goes(*, translates: bool) -> None:
+    """A part without values is not exported by itself first: the same attempt exports it and goes on."""
+    asked: list[Probe] = []
+
+    def answer(probe: Probe) -> Outcome:
+        asked.append(probe)
+        if "cures" not in probe.shims:
+            return failing(1)
+        if probe.to == "onnx" and not translates:
+            return failing_later(2)
+        rows = RIGHT if probe.to == "run" else RIGHT[:1] if probe.to == "compare" else ()
+        return Outcome(probe="", status=OutcomeStatus.PASSED, stages={"export": "pass"}, numbers=rows)
+
+    search = run_search(answer, (shim("cures", 1),), twin=True, values=False, goal="onnx")
+    assert search.prescription is not None
+    assert search.prescription.shims == ("cures",)
+    assert [one.to for one in asked if one.part == ROOT.part and one.shims] == ["onnx"]
+    assert bool(search.note) != translates
+
+
 @pytest.mark.parametrize(
     ("first", "hidden"),
     [("exact", [2]), ("signature", [2]), ("precondition", [2]), ("specialised", []), ("opaque", [2])],

@@ -97,9 +97,9 @@ class CureSearch:
                 self.trials,
                 partial(self._try, target),
                 probe_of=target.with_shims,
-                ahead=lambda shims: Prefetch((large.with_shims(shims),) if small is not None else ()),
+                ahead=lambda shims: Prefetch((self._at_full_size(large, shims),) if small is not None else ()),
                 confirm_ahead=lambda shims: Lookahead(
-                    self.root.part, tuple(one.with_shims(shims) for one in (target, large))
+                    self.root.part, (target.with_shims(shims), self._at_full_size(large, shims))
                 ),
             )
         if small is not None:
@@ -150,6 +150,10 @@ class CureSearch:
     ) -> ProbeSteps[tuple[CuringSet, ...]]:
         """The small model's cure at full size; where that fails further on, the search goes on there."""
         best = cures[0]
+        if (probe := self._at_full_size(large, best.shims)).to != large.with_shims(best.shims).to:
+            outcome = yield probe
+            if outcome.passed or (outcome.failure is not None and outcome.failure.stage != "export"):
+                return cures  # the program was made
         trial = yield from self._try(large, best.shims, large.first)
         if large.values and trial.result == "cured":
             return (replace(best, outcome=trial.outcome, on=large.name), *cures[1:])
@@ -173,6 +177,12 @@ class CureSearch:
             self.note = wording.NOT_COMPARED_ON_SMALL_MODEL
             return ()
         return (replace(again, outcome=proven, on=small.name),)
+
+    def _at_full_size(self, large: SearchTarget, shims: Ids) -> Probe:
+        """What shows that a small model's cure cures the part: as far as the goal at once, where no numbers are due."""
+        if large.values or large.to != "export":
+            return large.with_shims(shims)
+        return msgspec.structs.replace(self.root, shims=shims, to=self.goal)
 
     # --- behind the stage that fails
 
