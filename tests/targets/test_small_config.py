@@ -85,6 +85,16 @@ def test_groups_of_heads_are_as_few_as_heads_and_every_name_of_a_width_is_narrow
     assert shrink_config(stated) == {"hidden_size": 256, "num_attention_heads": 2, "head_dim": 128}
 
 
+def test_the_output_of_an_encoder_that_stands_alone_is_no_wider_than_its_layers() -> None:
+    """As the width of a language model it is narrowed as that is."""
+    encoder = {"num_hidden_layers": 24, "num_heads": 12, "hidden_size": 1536, "out_hidden_size": 4096}
+    small = shrink_config(encoder)
+    assert (small["hidden_size"], small["out_hidden_size"]) == (256, 256)
+    text = {"num_hidden_layers": 2, "num_attention_heads": 64, "hidden_size": 4096}
+    both = shrink_config({"vision_config": encoder, "text_config": text})
+    assert both["vision_config"]["out_hidden_size"] == both["text_config"]["hidden_size"] == 128
+
+
 @pytest.mark.parametrize("model_type", ["xlnet", "falcon_h1", "fun_asr_nano", "bart"])
 def test_what_transformers_would_reject_stays_and_no_more(model_type: str) -> None:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING

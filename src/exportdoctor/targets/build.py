@@ -80,6 +80,8 @@ _AS_SMALL_MODEL = "as a small model with random weights"
 _SECONDS_FOR_SMALL_MODEL = 10.0
 """For its search, if the others have spent all."""
 _MOST_PARAMETERS_FILLED = 300_000_000
+_MOST_OPERATIONS = 500e9
+"""Floating-point operations of a forward; one core does 20 to 50 billion a second."""
 """Up to so many parameters, random weights replace fake ones where the model does not run without values."""
 _MOST_CLASSES_NAMED = 3
 
@@ -229,7 +231,26 @@ def build_small_model(small: ConfigurationPlan) -> BuiltTarget:
 def _check_small(small: ConfigurationPlan) -> None:
     parameters = count_parameters(_subject(small, msgspec.structs.replace(small.options, weights="fake"))[0].model)
     if parameters > _MOST_PARAMETERS_FILLED:
-        raise TargetError(f"It cannot be made small: {parameters / 1e6:,.0f} million parameters are left")
+        raise TargetError(f"With few layers and narrow ones it has {parameters / 1e6:,.0f} million parameters")
+
+
+def check_operations(small: ConfigurationPlan, part: str) -> None:
+    """Raise TargetError where the forward of this part of a small model takes too long for a proof, which needs many.
+
+    It is run on fake tensors; where it needs values nothing is known, and nothing raised.
+    """
+    from torch.utils.flop_counter import FlopCounterMode
+
+    counter = FlopCounterMode(display=False)
+    with suppress(Exception):
+        subject = _subject(small, msgspec.structs.replace(small.options, weights="fake"))[0]
+        subject.model.requires_grad_(requires_grad=False)  # else the counter puts hooks on gradients
+        entry = _make_part(part, small, subject, cache(partial(_whole_part, small, subject)))
+        with counter:
+            run_once(entry.module, (entry.args, entry.kwargs))
+    if (operations := counter.get_total_flops()) > _MOST_OPERATIONS:
+        billions = f"{operations / 1e9:,.0f} billion"
+        raise TargetError(f"With few layers and narrow ones its forward takes {billions} operations")
 
 
 def _other_forms(

@@ -26,6 +26,8 @@ _KINDS = re.compile(r"(?:block|layer)s?_types?$")
 _HEADS = re.compile(r"(?:^|_)(?:num|n)_(?:attention_)?heads?$|(?:^|_)(?:en|de)coder_attention_heads$")
 _KEY_VALUE_HEADS = re.compile(r"num_key_value_heads$|^n_head_kv$")
 _WIDTH = re.compile(r"^(?:hidden_size|d_model|n_embd|embed_dim|dim)$")
+_OUTPUT = re.compile(r"^out_hidden_size$")
+"""Of an encoder whose configuration stands alone: no other width follows from it."""
 _INNER = re.compile(r"(?:^|_)(?:intermediate_size|ffn_dim|ffn_hidden_size|d_ff|n_inner|mlp_dim)$")
 _HEAD_GROUPS = re.compile(r"(?:^|_)n_?groups$")
 """Of heads that share their states, at most one a head."""
@@ -43,6 +45,10 @@ def shrink_config(config: Mapping[str, Any], *, narrow: bool = True) -> dict[str
     Unless `narrow`, the heads and widths stay.
     """
     widths = {width: _narrow(nested, width) for nested in _nested_settings(config) for width in _widths(nested)}
+    widest = max(widths.values(), default=0)
+    for nested in _nested_settings(config):
+        outputs = (value for key, value in nested.items() if _OUTPUT.search(key) and _is_count(value))
+        widths |= {value: min(value, widest) for value in outputs if widest and value not in widths}
     tokens = _tokens(config)
     return _with_layers_named(_shrink(config, widths if narrow else None, tokens))
 

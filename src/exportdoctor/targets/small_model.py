@@ -17,7 +17,7 @@ from exportdoctor.core.errors import TargetError
 from exportdoctor.reduce import Verdict, ddmin, drive
 from exportdoctor.targets.configuration import ConfigurationPlan
 from exportdoctor.targets.model.model_class import load_config
-from exportdoctor.targets.sizes.image_sizes import image_unit, vision_settings
+from exportdoctor.targets.sizes.image_sizes import ImageSize, image_unit, vision_settings
 from exportdoctor.targets.small_config import (
     SettingPath,
     changed_settings,
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _WINDOWS = (1.5, 2.0)
 """Height and width of the image, in windows: some are full and some are not."""
+_SMALL_SIDE = 512
+"""In pixels. The unit of what cuts an image into large patches can be as large as the usual image."""
 
 
 def has_small_model(plan: Plan) -> bool:
@@ -38,17 +40,20 @@ def has_small_model(plan: Plan) -> bool:
     return isinstance(plan, ConfigurationPlan)
 
 
-def plan_small_models(plan: Plan) -> Iterator[ConfigurationPlan]:
+def plan_small_models(plan: Plan, *, small_images: bool = False) -> Iterator[ConfigurationPlan]:
     """Plans of small models, with random weights in float32 on the CPU, to be tried in order. Imports transformers.
 
-    The second, if there is one, has the configuration's own widths, which may belong together.
+    The narrow ones come before those that have the configuration's own widths, which may belong together. With
+    `small_images` each is tried with small images before those of the usual size, where images may be small.
     """
     assert isinstance(plan, ConfigurationPlan), "has_small_model(plan) is False"
     config = {**load_config(plan.config).to_dict(), **_architectures(plan.config)}
     narrow, wide = make_small(config), make_small(config, narrow=False)
-    yield _small_plan(plan, narrow)
-    if narrow != wide:
-        yield _small_plan(plan, wide)
+    chosen = plan.recipe.chooses_image_size
+    for small in (narrow,) if narrow == wide else (narrow, wide):
+        if small_images and plan.recipe.takes_images and not chosen and max(_image_size(small)) <= _SMALL_SIDE:
+            yield _small_plan(plan, small, small_images=True)
+        yield _small_plan(plan, small, small_images=chosen)
 
 
 def make_small(config: Mapping[str, Any], *, narrow: bool = True) -> dict[str, Any]:
@@ -72,8 +77,8 @@ def keep_few_layers(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
     return (few, changed) if changed else (dict(config), [])
 
 
-def _small_plan(plan: ConfigurationPlan, config: dict[str, Any]) -> ConfigurationPlan:
-    size = _image_size(config) if plan.recipe.chooses_image_size else plan.options.image_size
+def _small_plan(plan: ConfigurationPlan, config: dict[str, Any], *, small_images: bool) -> ConfigurationPlan:
+    size = _image_size(config) if small_images else None
     options = msgspec.structs.replace(
         plan.options, weights="random", dtype="float32", device="cpu", image_size=size or plan.options.image_size
     )
@@ -92,7 +97,7 @@ def _architectures(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: config[key] for key in ("architectures",) if key in config}
 
 
-def _image_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
+def _image_size(config: Mapping[str, Any]) -> ImageSize:
     """A small image with windows that are full and windows that are not."""
     unit = image_unit(config)
     window = vision_settings(config).get("window_size")

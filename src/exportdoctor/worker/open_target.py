@@ -22,7 +22,15 @@ from exportdoctor.core.records.target import TargetRef
 from exportdoctor.process.group import name_exit
 from exportdoctor.report.wording import capture as wording
 from exportdoctor.report.wording import missing_internals, substitution, unrecorded_note
-from exportdoctor.targets import Plan, build, build_small_model, has_small_model, plan_small_models, resolve
+from exportdoctor.targets import (
+    Plan,
+    build,
+    build_small_model,
+    check_operations,
+    has_small_model,
+    plan_small_models,
+    resolve,
+)
 from exportdoctor.targets.built import BuiltPart, BuiltTarget
 from exportdoctor.targets.configuration import ConfigurationPlan
 from exportdoctor.targets.eager import blame_running_code, run_once
@@ -32,6 +40,7 @@ from exportdoctor.torch_internals.fake_cuda import keep_driver_out, start_autogr
 from exportdoctor.torch_internals.fake_tensors import has_fakes, is_fake
 from exportdoctor.torch_internals.hook_table import missing_hooks
 from exportdoctor.torch_internals.tracing_modes import has_global_hooks
+from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker import environment
 from exportdoctor.worker.capture.carried_capture import pack_capture, unpack_capture
 from exportdoctor.worker.capture.eager_failure import eager_failure, wants_values
@@ -49,6 +58,9 @@ from exportdoctor.worker.placement import ChildPlacement, Placement, forks_can_o
 from exportdoctor.worker.read_log import LOG
 from exportdoctor.worker.translate.onnx_program import warm_up_translation
 
+_MANY_ELEMENTS = 2_000_000
+"""Of the inputs of a part: an image of 800 by 800. On more, a small model's forward may take long."""
+
 
 @dataclass
 class OpenTarget:
@@ -63,7 +75,7 @@ class OpenTarget:
     built: BuiltTarget | None = None
     parts: dict[str, PartCapture] = field(default_factory=dict)
     shim_files: tuple[str, ...] = ()
-    small_models: list[BuiltTarget | TargetError] = field(default_factory=list)
+    small_models: dict[tuple[bool, int], BuiltTarget | TargetError] = field(default_factory=dict)
     placement: Placement | None = None
     _prepared: dict[str, BuiltPart] = field(default_factory=dict)
     _sources: dict[str, str] = field(default_factory=dict)
@@ -240,28 +252,34 @@ class OpenTarget:
     def _capture_small_model(self, name: str) -> PartCapture:
         """The root alone; its submodules are never attempted. Raises TargetError where no small model runs."""
         first: Exception | None = None
-        for model in self._build_small_models():
+        known = self.parts.get(name)
+        large = known is not None and _count_elements(known.built) > _MANY_ELEMENTS
+        for plan, model in self._small_models(small_images=large):
             try:
                 if isinstance(model, TargetError):
                     raise model
+                if large:
+                    check_operations(plan, name)
                 entry = model.part(name)
                 run_once(entry.module, (entry.args, entry.kwargs))
                 return capture_root_only(entry)
             except Exception as error:
                 first = first or error
         assert first is not None, "there is a plan of a small model"
-        raise TargetError(f"There is no small model: {summary(first)}") from first
+        why = first.message if isinstance(first, TargetError) else summary(first)
+        raise TargetError(f"There is no small model: {why[:1].lower()}{why[1:]}") from first
 
-    def _build_small_models(self) -> Iterator[BuiltTarget | TargetError]:
-        """Those that were built, then the others, as far as they are asked for; or why one cannot be built."""
+    def _small_models(self, *, small_images: bool) -> Iterator[tuple[ConfigurationPlan, BuiltTarget | TargetError]]:
+        """Each with its plan, built once, as far as they are asked for; or why one cannot be built."""
         assert self.plan is not None
-        for place, plan in enumerate(plan_small_models(self.plan)):
-            if place == len(self.small_models):
+        for place, plan in enumerate(plan_small_models(self.plan, small_images=small_images)):
+            key = (small_images, place)
+            if key not in self.small_models:
                 try:
-                    self.small_models.append(build_small_model(plan))
+                    self.small_models[key] = build_small_model(plan)
                 except TargetError as error:
-                    self.small_models.append(error)
-            yield self.small_models[place]
+                    self.small_models[key] = error
+            yield plan, self.small_models[key]
 
     def _rebuild_with_values(self, error: BaseException) -> BuiltTarget | None:
         """The same target with random weights, where the forward failed because of fake ones and memory suffices."""
@@ -346,3 +364,8 @@ def warm_up(to: str = "export") -> None:
             torch.export.export(_Idle(), (torch.zeros(3, 2),), dynamic_shapes=shapes, strict=False)
         if to in ("onnx", "ort"):
             warm_up_translation()
+
+
+def _count_elements(part: BuiltPart) -> int:
+    leaves = tree_leaves((part.args, part.kwargs))
+    return sum(leaf.numel() for leaf in leaves if isinstance(leaf, torch.Tensor))

@@ -1,0 +1,50 @@
+"""The small model on which numbers are compared: images as small as it takes, and a forward that ends soon."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from exportdoctor.core.errors import TargetError
+from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Open
+from exportdoctor.core.records.target import TargetRef
+from exportdoctor.worker.open_target import OpenTarget
+from tiny_configs import write_config
+
+PIXTRAL: dict[str, Any] = {"model_type": "pixtral", "image_size": 1024, "patch_size": 16, "num_hidden_layers": 2}
+DEPTH_PRO: dict[str, Any] = {"model_type": "depth_pro", "fusion_hidden_size": 512}
+
+
+def opened(folder: Path, config: dict[str, Any]) -> OpenTarget:
+    target = OpenTarget()
+    target.open(Open(target=TargetRef(ref=str(write_config(folder, config))), isolation="process"))
+    target.capture(Capture(part="default"))
+    return target
+
+
+def pixels(target: OpenTarget, part: str) -> torch.Tensor:
+    built = target.parts[part].built
+    found: torch.Tensor = built.kwargs["pixel_values"]
+    return found
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_model_that_takes_images_of_any_size_is_compared_on_small_ones(tmp_path: Path) -> None:
+    """Its attention takes memory and time with the fourth power of their side."""
+    target = opened(tmp_path / "pixtral", PIXTRAL)
+    assert pixels(target, "default").shape[-2:] == (1024, 1024)
+    target.capture(Capture(part="default" + SMALL_MODEL))
+    assert max(pixels(target, "default" + SMALL_MODEL).shape[-2:]) <= 256
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_small_model_whose_forward_takes_too_long_is_none(tmp_path: Path) -> None:
+    """It is refused before anything of it runs."""
+    target = opened(tmp_path / "depth_pro", DEPTH_PRO)
+    with pytest.raises(TargetError, match=r"There is no small model: with few layers .* takes [\d,]+ billion"):
+        target.capture(Capture(part="default" + SMALL_MODEL))
