@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -77,6 +78,20 @@ def test_rank_and_width_are_found_from_the_messages(rank: int, width: int) -> No
     found = repair_inputs(context(model), [start], run, seconds=40)
     assert found is not None
     run(found)
+
+
+@pytest.mark.slow
+def test_time_in_which_others_use_the_processor_does_not_count() -> None:
+    """Else a busy machine would find other inputs than an idle one."""
+    model = Linear(2, 300)
+
+    def run(specs: Any) -> Any:
+        time.sleep(0.25)
+        made = {name: torch.zeros([3 if isinstance(d, str) else d for d in spec.dims]) for name, spec in specs.items()}
+        return model(**made)
+
+    start = {"features": TensorSpec(dims=("batch", "sequence", 2), kind="float")}
+    assert repair_inputs(context(model), [start], run, seconds=1.0) is not None
 
 
 class Convolution(Picky):

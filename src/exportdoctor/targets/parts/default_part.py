@@ -89,7 +89,7 @@ def _repaired_part(
 
     What eager refuses is noted.
     """
-    search, begun = subject.search, time.monotonic()
+    search, begun = subject.search, time.thread_time()
 
     def run(specs: Mapping[str, TensorSpec]) -> dict[str, Any]:
         if needed and not needed & specs.keys():
@@ -101,7 +101,7 @@ def _repaired_part(
             raise
 
     repaired = repair_inputs(subject, _starts(subject), run, seconds=min(seconds, search.seconds))
-    search.seconds -= time.monotonic() - begun
+    search.seconds -= time.thread_time() - begun
     if repaired is None:
         return None
     proposal = _proposal(subject, repaired)

@@ -43,7 +43,7 @@ def refuses_fake(error: Exception) -> bool:
 class InputSearch:
     """What the search for inputs has met: the first refusal, that of the most complete inputs; whether one came that
     another form of the model (experts, dtype, values) would not make; whether to repair what is refused, the
-    seconds that are left for it, and the repaired inputs that came furthest."""
+    seconds of processor time that are left for it, and the repaired inputs that came furthest."""
 
     first: Exception | None = None
     form_matters: bool = False

@@ -48,14 +48,17 @@ _EXPECTED_DIMS = re.compile(
 def repair_inputs(
     subject: ModelContext, starts: Iterable[Specs], run: Callable[[Specs], Any], *, seconds: float
 ) -> Specs | None:
-    """Inputs that `run` accepts, found from `starts` by changing what its exceptions complain of; None if none were."""
+    """Inputs that `run` accepts, found from `starts` by changing what its exceptions complain of; None if none were.
+
+    The `seconds` are of this thread's processor time: what else runs on the machine does not change what is found.
+    """
     order = itertools.count()
     waiting: list[tuple[int, bool, int, Specs, _Refusal]] = []
     tried: list[tuple[int, bool, int, Specs]] = []
     seen: set[tuple[Any, ...]] = set()
     documented = documented_inputs(subject)
     most = _MOST_FAKE_VALUES if subject.is_fake else _MOST_VALUES
-    runs, end = 0, time.monotonic() + seconds
+    runs, end = 0, time.thread_time() + seconds
     fresh: Iterator[Specs] = itertools.chain(subject.search.furthest, starts)
     while True:
         for specs in fresh:
@@ -63,7 +66,7 @@ def repair_inputs(
             if key in seen or any(_count_values(spec) > most for spec in specs.values()):
                 continue
             seen.add(key)
-            if runs >= _MOST_RUNS or time.monotonic() > end:
+            if runs >= _MOST_RUNS or time.thread_time() > end:
                 subject.search.furthest = [specs for *_, specs in heapq.nsmallest(_FURTHEST, tried)]
                 return None
             runs += 1
