@@ -18,7 +18,8 @@ Violated = Callable[[Mapping[Place, int]], Mapping[str, frozenset[Place]]]
 _LARGEST_STEP, _LARGEST_FOLLOWING_STEP = 4, 520
 """By how much one size is changed, and by how much others with it."""
 _MOST_TOGETHER, _MOST_ASKED, _SECONDS = 8, 10_000, 20.0
-"""How many sizes change together, how many combinations are looked at for each lead, and how long for all."""
+"""How many sizes change together, how many combinations are looked at for each lead, and seconds of processor
+time for all."""
 _FURTHER = 32
 """So many sizes, and twice as many as before it, are looked at after the first that satisfies a condition."""
 _LARGEST_DEGREE = 3
@@ -72,7 +73,7 @@ class _Links:
     axes: list[Axis]
     violated: Violated
     asked: int = 0
-    end: float = field(default_factory=lambda: time.monotonic() + _SECONDS)
+    end: float = field(default_factory=lambda: time.thread_time() + _SECONDS)
     known: dict[str, Axis] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -128,7 +129,7 @@ class _Links:
             for place, size in enumerate(self._others(name, sizes, guess)):
                 if first is not None and place > 2 * first + _FURTHER:
                     break
-                if self.asked >= _MOST_ASKED or time.monotonic() > self.end:
+                if self.asked >= _MOST_ASKED or time.thread_time() > self.end:
                     return
                 changed = {**sizes, name: size}
                 left = self._find_violated(changed)
