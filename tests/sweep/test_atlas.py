@@ -232,6 +232,31 @@ def test_a_stage_behind_what_shims_cure_says_how_it_ended_with_them(
     assert {cell.cure for cell in row.cells if cell.verdict == "cured"} == {("a", "b")}
 
 
+def test_shims_whose_program_was_not_compared_with_eager_cure_nothing(tmp_path: Path) -> None:
+    """As the run's own report says: it gets further."""
+    root = ModuleRecord(fqn="", class_name="Net", status="fails_own", stages={"export": "fail"})
+    found = Prescription(
+        shims=("a",),
+        soundness="exact",
+        proof=Proof(inputs_tried=0, max_abs_diff=None, stage="export"),
+        stages={"export": "pass", "translate": "pass"},
+    )
+    part = PartRecord(
+        name="p", verdict="fails", exporter="export", seconds=1.0, modules=(root,), prescription=found
+    )  # fmt: skip
+    report = Report(target=TargetRecord(ref="m"), parts=(part,), findings=(_finding("a", stage="export"),))
+    (tmp_path / "static").mkdir()
+    (tmp_path / "static" / "report.json").write_bytes(pretty(report))
+    asked = RunAnswer(sizes="static", status=AnswerStatus.ANSWERED)
+    answer = SweepAnswer(name="m", ref="m", key="", at=0.0, timeout=1.0, memory_mb=1.0, runs=(asked,))
+    row, _ = make_row(answer, tmp_path, to="onnx", ref="m", words=())
+    assert [(cell.stage, cell.verdict, cell.cure) for cell in row.cells] == [
+        ("export", "fails", ()),
+        ("numbers", "not_asked", ()),
+        ("onnx", "not_asked", ()),
+    ]
+
+
 def test_strict_and_decomposed_have_columns_and_commands_of_their_own(tmp_path: Path) -> None:
     def report(folder: str, verdict: PartVerdict, stages: dict[str, str], *findings: Finding) -> None:
         root = ModuleRecord(fqn="", class_name="Net", status="pass", stages=stages)

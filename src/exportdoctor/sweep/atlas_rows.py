@@ -148,13 +148,13 @@ def _why(part: PartRecord, stage: str, verdict: CellVerdict) -> str:
 
 def _verdict(part: PartRecord, stage: str, stages: dict[str, str], findings: Sequence[Finding]) -> CellVerdict:
     """A stage's verdict. Not asked: stages after one that fails and that no shims cure, and ONNX Runtime without
-    values."""
+    values. Shims whose program was not compared with eager cure nothing."""
     if part.verdict == "unknown":
         return "no_verdict"
     if stage == "numbers" and not findings:
         return _verdict_of_numbers(part)
     ended = [how for one, how in stages.items() if _column_of(one, stages) == stage]
-    shown = part.prescription.stages if part.prescription is not None else {}
+    shown = part.prescription.stages if part.prescription is not None and _is_compared(part) else {}
     with_shims = [how for one, how in shown.items() if _column_of(one, shown) == stage]
     if with_shims and (not ended or "fail" in ended):
         return "fails" if "fail" in with_shims else "cured"
@@ -168,11 +168,16 @@ def _verdict(part: PartRecord, stage: str, stages: dict[str, str], findings: Seq
 def _verdict_of_numbers(part: PartRecord) -> CellVerdict:
     """How the program compares with eager: the part's own, with its shims, or its small model's."""
     if part.prescription is not None:
-        proof = part.prescription.proof
-        return "cured" if proof is not None and proof.max_abs_diff is not None else "not_asked"
+        return "cured" if _is_compared(part) else "not_asked"
     if part.numbers is None or part.numbers.verdict == "unknown":
         return "not_asked"
     return "passes" if part.numbers.verdict == "agrees" else "fails"
+
+
+def _is_compared(part: PartRecord) -> bool:
+    """Whether the program that was made with shims was compared with eager."""
+    proof = part.prescription.proof if part.prescription is not None else None
+    return proof is not None and proof.max_abs_diff is not None
 
 
 # --- root causes
