@@ -251,7 +251,10 @@ class OpenTarget:
 
     def _capture_small_model(self, name: str) -> PartCapture:
         """The root alone; its submodules are never attempted. Raises TargetError where no small model runs."""
-        first: Exception | None = None
+        first: Exception | None = (
+            None  # of images of the usual size, if others were tried: small ones are often refused
+        )
+        others: list[Exception] = []
         known = self.parts.get(name)
         large = known is not None and _count_elements(known.built) > _MANY_ELEMENTS
         for plan, model in self._small_models(small_images=large):
@@ -264,8 +267,11 @@ class OpenTarget:
                 run_once(entry.module, (entry.args, entry.kwargs))
                 return capture_root_only(entry)
             except Exception as error:
-                first = first or error
-        assert first is not None, "there is a plan of a small model"
+                if large and plan.options.image_size is not None:
+                    others.append(error)
+                else:
+                    first = first or error
+        first = first or others[0]
         why = first.message if isinstance(first, TargetError) else summary(first)
         raise TargetError(f"There is no small model: {why[:1].lower()}{why[1:]}") from first
 
