@@ -231,7 +231,7 @@ def build_small_model(small: ConfigurationPlan) -> BuiltTarget:
 def _check_small(small: ConfigurationPlan) -> None:
     parameters = count_parameters(_subject(small, msgspec.structs.replace(small.options, weights="fake"))[0].model)
     if parameters > _MOST_PARAMETERS_FILLED:
-        raise TargetError(f"With few layers and narrow ones it has {parameters / 1e6:,.0f} million parameters")
+        raise TargetError(f"With few layers it still has {parameters / 1e6:,.0f} million parameters")
 
 
 def check_operations(small: ConfigurationPlan, part: str) -> None:
@@ -249,8 +249,7 @@ def check_operations(small: ConfigurationPlan, part: str) -> None:
         with counter:
             run_once(entry.module, (entry.args, entry.kwargs))
     if (operations := counter.get_total_flops()) > _MOST_OPERATIONS:
-        billions = f"{operations / 1e9:,.0f} billion"
-        raise TargetError(f"With few layers and narrow ones its forward takes {billions} operations")
+        raise TargetError(f"With few layers its forward still takes {operations / 1e9:,.0f} billion operations")
 
 
 def _other_forms(

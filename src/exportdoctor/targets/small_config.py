@@ -26,8 +26,8 @@ _KINDS = re.compile(r"(?:block|layer)s?_types?$")
 _HEADS = re.compile(r"(?:^|_)(?:num|n)_(?:attention_)?heads?$|(?:^|_)(?:en|de)coder_attention_heads$")
 _KEY_VALUE_HEADS = re.compile(r"num_key_value_heads$|^n_head_kv$")
 _WIDTH = re.compile(r"^(?:hidden_size|d_model|n_embd|embed_dim|dim)$")
-_OUTPUT = re.compile(r"^out_hidden_size$")
-"""Of an encoder whose configuration stands alone: no other width follows from it."""
+_OUTPUT = re.compile(r"^out(?:put)?_(?:hidden_size|dim)$")
+"""The width of what an encoder gives. Where its configuration stands alone, no other width follows from it."""
 _INNER = re.compile(r"(?:^|_)(?:intermediate_size|ffn_dim|ffn_hidden_size|d_ff|n_inner|mlp_dim)$")
 _HEAD_GROUPS = re.compile(r"(?:^|_)n_?groups$")
 """Of heads that share their states, at most one a head."""

@@ -36,7 +36,7 @@ _SMALL_SIDE = 512
 
 
 def has_small_model(plan: Plan) -> bool:
-    """Whether `plan_small_model` takes it: a configuration can be made small, a user's module cannot."""
+    """Whether `plan_small_models` takes it: a configuration can be made small, a user's module cannot."""
     return isinstance(plan, ConfigurationPlan)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import msgspec
 import torch
@@ -75,7 +75,7 @@ class OpenTarget:
     built: BuiltTarget | None = None
     parts: dict[str, PartCapture] = field(default_factory=dict)
     shim_files: tuple[str, ...] = ()
-    small_models: dict[tuple[bool, int], BuiltTarget | TargetError] = field(default_factory=dict)
+    small_models: list[tuple[ConfigurationPlan, BuiltTarget | TargetError]] = field(default_factory=list)
     placement: Placement | None = None
     _prepared: dict[str, BuiltPart] = field(default_factory=dict)
     _sources: dict[str, str] = field(default_factory=dict)
@@ -250,42 +250,41 @@ class OpenTarget:
             raise eager_failure(error, command.part, entry, fake=fake) from error
 
     def _capture_small_model(self, name: str) -> PartCapture:
-        """The root alone; its submodules are never attempted. Raises TargetError where no small model runs."""
-        first: Exception | None = (
-            None  # of images of the usual size, if others were tried: small ones are often refused
-        )
-        others: list[Exception] = []
+        """The root alone; its submodules are never attempted.
+
+        Raises TargetError where no small model runs, with what came of images of the usual size: a model that refuses
+        small ones refuses them at any width.
+        """
+        assert self.plan is not None
         known = self.parts.get(name)
         large = known is not None and _count_elements(known.built) > _MANY_ELEMENTS
-        for plan, model in self._small_models(small_images=large):
+        errors: list[tuple[bool, Exception]] = []
+        for plan in plan_small_models(self.plan, small_images=large):
             try:
-                if isinstance(model, TargetError):
-                    raise model
+                model = self._small_model(plan)
                 if large:
                     check_operations(plan, name)
                 entry = model.part(name)
                 run_once(entry.module, (entry.args, entry.kwargs))
                 return capture_root_only(entry)
             except Exception as error:
-                if large and plan.options.image_size is not None:
-                    others.append(error)
-                else:
-                    first = first or error
-        first = first or others[0]
+                errors.append((plan.options.image_size != self.plan.options.image_size, error))
+        _, first = min(errors, key=itemgetter(0))
         why = first.message if isinstance(first, TargetError) else summary(first)
         raise TargetError(f"There is no small model: {why[:1].lower()}{why[1:]}") from first
 
-    def _small_models(self, *, small_images: bool) -> Iterator[tuple[ConfigurationPlan, BuiltTarget | TargetError]]:
-        """Each with its plan, built once, as far as they are asked for; or why one cannot be built."""
-        assert self.plan is not None
-        for place, plan in enumerate(plan_small_models(self.plan, small_images=small_images)):
-            key = (small_images, place)
-            if key not in self.small_models:
-                try:
-                    self.small_models[key] = build_small_model(plan)
-                except TargetError as error:
-                    self.small_models[key] = error
-            yield plan, self.small_models[key]
+    def _small_model(self, plan: ConfigurationPlan) -> BuiltTarget:
+        """Built once for all parts. Raises TargetError where it cannot be built."""
+        found = next((model for known, model in self.small_models if known == plan), None)
+        if found is None:
+            try:
+                found = build_small_model(plan)
+            except TargetError as error:
+                found = error
+            self.small_models.append((plan, found))
+        if isinstance(found, TargetError):
+            raise found
+        return found
 
     def _rebuild_with_values(self, error: BaseException) -> BuiltTarget | None:
         """The same target with random weights, where the forward failed because of fake ones and memory suffices."""

@@ -150,7 +150,7 @@ class CureSearch:
     ) -> ProbeSteps[tuple[CuringSet, ...]]:
         """The small model's cure at full size; where that fails further on, the search goes on there."""
         best = cures[0]
-        if (probe := self._at_full_size(large, best.shims)).to != large.with_shims(best.shims).to:
+        if (probe := self._at_full_size(large, best.shims)) != large.with_shims(best.shims):
             outcome = yield probe
             if outcome.passed or (outcome.failure is not None and outcome.failure.stage != "export"):
                 return cures  # the program was made
