@@ -53,6 +53,7 @@ def scan(
     search: bool = True,
     audit: bool = False,
     cure: bool = True,
+    alternatives: bool = True,
     timeout: float | None = None,
     memory_mb: float | None = None,
     build_timeout: float | None = None,
@@ -73,6 +74,7 @@ def scan(
     - `search`: look for the smallest submodule that fails; else each part is exported once, as a whole
     - `audit`: also export every submodule that equals another one, and compare; else a few are drawn
     - `cure`: search for shims under which it exports and computes eager's numbers
+    - `alternatives`: where a sound set of shims cures a part, also look for others that do
     - `timeout`: seconds for one attempt; `memory_mb`: MiB for one attempt on top of what this process holds
     - `build_timeout`, `build_memory_mb`: the same for capturing the forward
     - `jobs`: attempts at a time
@@ -108,6 +110,7 @@ def scan(
         search=search,
         audit=audit,
         cure=cure,
+        alternatives=alternatives,
         timeout=timeout,
         memory_mb=memory_mb,
         build_timeout=build_timeout,

@@ -86,6 +86,7 @@ def run_search(
     values: bool = True,
     to: str = "export",
     goal: str = "",
+    alternatives: bool = True,
     see: Callable[[list[Probe]], object] = len,
 ) -> CureSearch:
     """A search at its end; `see` is called with the probes that wait for an answer at the same time."""
@@ -98,6 +99,7 @@ def run_search(
         shims=shims,
         versions={"torch": "2.13.0"},
         goal=goal or to,
+        alternatives=alternatives,
     )
     driver = ProbeDriver()
     waiting = _probes(driver.start(search.steps()))
@@ -325,6 +327,15 @@ def test_no_alternative_is_sought_where_no_numbers_can_be_compared() -> None:
     search = run_search(failing_part(1, {"a": 1, "b": 1}), (shim("a", 1), shim("b", 1)), values=False)
     assert search.prescription is not None
     assert [trial.shims for trial in search.trials] == [("a",)]
+
+
+@pytest.mark.parametrize(("first", "others"), [("exact", 0), ("precondition", 0), ("specialised", 1)])
+def test_without_alternatives_others_are_sought_only_beside_what_is_not_sound(first: str, others: int) -> None:
+    shims = (shim("a", 1, soundness=first), shim("b", 1, soundness="opaque"))
+    search = run_search(failing_part(1, {"a": 1, "b": 1}), shims, alternatives=False)
+    assert search.prescription is not None
+    assert search.prescription.shims == ("a",)
+    assert len(search.prescription.alternatives) == others
 
 
 @given(pairs=st.lists(st.tuples(st.floats(0, 10), st.floats(1e-6, 10)), min_size=1, max_size=6))

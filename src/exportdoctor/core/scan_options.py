@@ -32,6 +32,7 @@ class ScanOptions(msgspec.Struct, frozen=True, kw_only=True):
     search: bool = True
     audit: bool = False
     cure: bool = True
+    alternatives: bool = True
     timeout: float | None = None
     memory_mb: float | None = None
     gpu_memory_mb: float | None = None
@@ -85,6 +86,9 @@ OPTIONS: Mapping[str, OptionSpec] = {
         flag="--audit", help="Also export every submodule that equals another one, and compare. Else a few are drawn."
     ),
     "cure": OptionSpec(flag="--no-cure", help="Do not search for shims."),
+    "alternatives": OptionSpec(
+        flag="--no-alternatives", help="Where a sound set of shims cures a part, do not look for others that do."
+    ),
     "shim_files": OptionSpec(flag="--shims", metavar="FILE", help="Python file with your own shims. Can be repeated."),
     "allow": OptionSpec(
         flag="--allow", choices=("unsound",), help="Also try shims that only silence a guard or an assertion."

@@ -37,7 +37,9 @@ STOP = ".stop"
 HASH_SEED = "PYTHONHASHSEED"
 _ASKED = "asked.log"
 _TICK = 0.2
-_MEMORY_EVERY = 1.0
+_MEMORY_EVERY, _MEMORY_SHARE = 1.0, 0.05
+"""Seconds between two looks at the memory of a scan, at least, and the most of the time that they may take: each look
+walks the page tables of all its processes, and holds them up."""
 _NODE = threading.local()
 """Holds the warm process of each thread of a Dask worker: it runs one scan at a time."""
 
@@ -302,7 +304,7 @@ def _environment(task: SweepTask) -> dict[str, str]:
 
 def _watch(process: WarmScan, task: SweepTask, stop: Path, *, begun: float) -> tuple[AnswerStatus, float]:
     """Wait for the end; how it came, and the most memory seen, in MiB. The task's time counts from `begun`."""
-    looked, memory = 0.0, 0.0
+    next_look, memory = 0.0, 0.0
     while process.poll() is None:
         with suppress(subprocess.TimeoutExpired):
             process.wait(_TICK)
@@ -312,9 +314,11 @@ def _watch(process: WarmScan, task: SweepTask, stop: Path, *, begun: float) -> t
         if stop.exists():
             _interrupt(process)
             return AnswerStatus.STOPPED, memory
-        if now - looked > _MEMORY_EVERY:
-            looked, taken = now, family_mb(process.pid)
+        if now > next_look:
+            taken = family_mb(process.pid)
             memory = max(memory, taken)
+            took = time.monotonic() - now
+            next_look = now + max(_MEMORY_EVERY, took / _MEMORY_SHARE)
             if taken > task.memory_mb:
                 return AnswerStatus.OUT_OF_MEMORY, taken
     code = process.wait()

@@ -147,6 +147,7 @@ def _sweep(given: dict[str, Any], *, command: str) -> int:
         raise UsageError("there is no target", hint="The list is empty")
     options = {name: given[name] for name in _SCAN_OPTIONS if given[name] not in (None, ())}
     options |= {name: not given[name] for name in ("search", "cure", "use_cache")}
+    options["alternatives"] = not options["cure"]  # an atlas tells one cure of a cell
     jobs = given["jobs"] or default_jobs()
     memory_mb = given["target_memory"] or default_memory_mb(jobs)
     words = option_words(ScanOptions(**options, jobs=DEFAULTS["jobs"]))

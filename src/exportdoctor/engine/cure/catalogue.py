@@ -82,6 +82,10 @@ class ShimCatalogue:
         """The soundness of a set after its proof."""
         return SOUNDNESS[self.shown_rank(names, outcome)]
 
+    def is_sound(self, names: Ids, outcome: Outcome) -> bool:
+        """Whether, after its proof, it fixes no size or value, leaves no custom op and silences no check."""
+        return self.shown_rank(names, outcome) < _SPECIALISED
+
     def clashes(self, shim: Shim, names: Ids) -> bool:
         """Whether it must not be applied together with one of these."""
         others = [(name, self._find(name)) for name in names]

@@ -49,6 +49,7 @@ class CureSearch:
 
     With these shims the program must get as far as `root.to`: through the export, or a stage behind it. `goal` is how
     far the scan asks it to get: what cures is asked as far as that, and the search goes on where it fails there.
+    Without `alternatives`, other sets are looked for only where the first that cures is not sound.
     """
 
     root: Probe
@@ -59,6 +60,7 @@ class CureSearch:
     versions: Mapping[str, str]
     axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     allow: Sequence[str] = ()
+    alternatives: bool = True
     goal: str = "export"
     trials: list[ShimTrial] = field(default_factory=list)
     met: list[tuple[Ids, Outcome]] = field(default_factory=list)
@@ -90,7 +92,7 @@ class CureSearch:
             yield Prefetch(((large if large.values else target).ground,))
         found = yield from self._reduce(target, found)
         self.cures = (found,)
-        if target.values:
+        if target.values and (self.alternatives or not self._catalogue.is_sound(found.shims, found.outcome)):
             self.cures = yield from find_alternatives(
                 found,
                 self._catalogue,

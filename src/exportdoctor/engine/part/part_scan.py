@@ -144,6 +144,7 @@ class PartScan:
             versions={**installed_versions(), **diagnosis.versions},
             axes=diagnosis.captured.axes,
             allow=diagnosis.options.allow,
+            alternatives=diagnosis.options.alternatives,
             goal=self.questions.template.to,
         )
         yield from self._driver.start(diagnosis.cure.steps())
