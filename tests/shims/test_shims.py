@@ -116,6 +116,10 @@ def test_a_diff_says_where_nothing_that_is_replaced_is_installed() -> None:
     assert replace(OWN[0], id="gone", replaces=(gone,)).diff() == "--- nothing that gone replaces is installed here\n"
 
 
+_GENERAL = frozenset({"strict", "defer-asserts", "branches-as-example", "frozen-values", "static-dim"})
+"""They may cure whatever code asks for a value."""
+
+
 @pytest.mark.parametrize(
     ("frames", "born", "first"),
     [
@@ -128,7 +132,7 @@ def test_the_cure_of_each_link_of_the_chain_is_a_candidate(frames: tuple[Frame, 
     seen = seen_in_failure(failure(*frames, born=born), kind=FailureKind.DATA_DEPENDENT_GUARD)
     found = names(seen)
     assert first in found
-    specific = [name for name in found if name not in {"strict", "defer-asserts", "frozen-values", "static-dim"}]
+    specific = [name for name in found if name not in _GENERAL]
     assert len(specific) <= 7, specific
 
 

@@ -73,6 +73,19 @@ class Experts(nn.Module):
         return out
 
 
+class Unmasking(nn.Module):
+    """A mask that masks nothing is left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        kept = None if mask.all() else mask
+        x = self.proj(x)
+        return x if kept is None else x * kept[:, None]
+
+
 class Mean(nn.Module):
     """It counts rows, and parts of its own."""
 
@@ -581,6 +594,12 @@ CASES: dict[str, Case] = {
         Experts,
         [(torch.randn(4, 2), torch.tensor(chosen)) for chosen in ([0, 1, 1, 0], [2, 2, 2, 2], [0, 1, 2, 0])],
         "data-dependent",
+    ),
+    "branches-as-example": case(
+        Unmasking,
+        [(torch.randn(3, 4), torch.tensor(mask)) for mask in ([1, 1, 0], [0, 1, 1], [0, 1, 0])],
+        "data-dependent",
+        (_FREE, _FREE),
     ),
     "len-as-size": case(
         Mean, [(torch.randn(5, 2),), (torch.randn(2, 2),), (torch.randn(9, 2),)], "Constraints violated", (_FREE,)

@@ -8,7 +8,7 @@ import pytest
 
 from exportdoctor.core.errors import TargetError
 from exportdoctor.targets.model.model_class import load_config
-from exportdoctor.targets.small_config import changed_settings, keep_settings, shrink_config
+from exportdoctor.targets.small_config import changed_settings, counts_changed, keep_settings, shrink_config
 from exportdoctor.targets.small_model import make_small
 
 
@@ -33,6 +33,29 @@ def test_a_head_that_takes_several_stages_gets_as_many_of_few_layers() -> None:
         "out_features": ["stage1", "stage2", "stage3", "stage4"],
         "out_indices": [1, 2, 3, 4],
     }
+
+
+@pytest.mark.parametrize(
+    ("settings", "few"),
+    [
+        ({"depths": [2, 2, 18, 1]}, {"depths": [2, 2, 2, 1]}),
+        (
+            {"block_sizes": [4, 4, 4], "block_repeats": [1, 1, 1]},
+            {"block_sizes": [2, 2, 2], "block_repeats": [1, 1, 1]},
+        ),
+        ({"stage_numb_of_layers": [6, 6], "strides": [4, 8]}, {"stage_numb_of_layers": [2, 2], "strides": [4, 8]}),
+        ({"depths": None}, {"depths": None}),
+    ],
+)
+def test_each_stage_keeps_few_layers_and_no_stage_goes(settings: dict[str, Any], few: dict[str, Any]) -> None:
+    config = {"backbone_config": {"model_type": "swin", "out_features": ["stage1", "stage2"], **settings}}
+    small = shrink_config(config)["backbone_config"]
+    assert {key: small[key] for key in settings} == few
+    assert small["out_features"] == ["stage1", "stage2"]
+    told = list(counts_changed(config, shrink_config(config)))
+    assert told == [
+        f"backbone_config.{key} {few[key]} for {settings[key]}" for key in settings if few[key] != settings[key]
+    ]
 
 
 def test_widths_and_heads_stay_where_they_may_belong_together() -> None:

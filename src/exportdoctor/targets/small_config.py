@@ -19,6 +19,8 @@ _FEATURE_LAYERS = re.compile(r"feature_layers?$|select_layer$|hook_ids$")
 _LAYER_PLACE = re.compile(r"(?:merge_index|layer_id|layer_idx|layer_index)$")
 _STAGES = ("out_indices", "out_features")
 """Settings that count the stem of an encoder as stage 0 and its layers from 1."""
+_DEPTHS = re.compile(r"(?:^|_)depths?$|^block_sizes$|^stage_num\w*_(?:blocks|layers)$|^n_attn_blocks$")
+"""Lists of the number of layers in each stage."""
 _CHOSEN_EXPERTS = re.compile(r"_per_tok(?:en)?$|^moe_top_?k$|^moe_k$|^top_k(?:_experts)?$")
 _PERIOD = re.compile(r"_(?:interval|pattern|freq|step|period|every_n_layers)$")
 _KINDS = re.compile(r"(?:block|layer)s?_types?$")
@@ -77,7 +79,7 @@ def counts_changed(config: Mapping[str, Any], few: Mapping[str, Any], around: st
     for key, value in config.items():
         if isinstance(value, Mapping) and isinstance(few.get(key), Mapping):
             yield from counts_changed(value, few[key], f"{around}{key}.")
-        elif few.get(key) != value and (LAYERS.search(str(key)) or EXPERTS.search(str(key))):
+        elif few.get(key) != value and any(one.search(str(key)) for one in (LAYERS, EXPERTS, _DEPTHS)):
             yield f"{around}{key} {few.get(key)} for {value}"
 
 
@@ -113,6 +115,8 @@ def _shrink(config: Mapping[str, Any], widths: Mapping[int, int] | None, tokens:
                 result[key] = {name: one for name, one in value.items() if int(name) < kept}
             case Mapping() if _is_settings(value):
                 result[key] = _shrink(value, widths, tokens)
+            case list() if _DEPTHS.search(key) and all(map(_is_count, value)):
+                result[key] = [min(_FEW, depth) for depth in value]
             case list() if depths and key in _STAGES and any(_is_stage_beyond(one, kept, depths) for one in value):
                 result[key] = _last_stages(value, kept)
             case list() if depths and len(value) in depths.values():

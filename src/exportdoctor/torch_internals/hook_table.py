@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from exportdoctor.torch_internals import (
     dynamo_frames,
+    example_values,
     fake_cuda,
     fake_tensors,
     graph_modules,
@@ -22,6 +23,7 @@ from exportdoctor.torch_internals.hook import Hook
 _ROOMS = (
     fake_tensors, shape_env, program_checks, tracer_frames, dynamo_frames, trees, pytree_registry, graph_modules,
     onnx_library, tracing_modes, fake_cuda, scan_operator, tensor_subclasses,
+    example_values,
 )  # fmt: skip
 
 HOOKS: tuple[Hook, ...] = tuple(hook for room in _ROOMS for hook in room.HOOKS)

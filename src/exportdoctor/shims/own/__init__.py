@@ -30,6 +30,7 @@ from exportdoctor.shims.rules import (
     branch,
     counted_loops,
     empty_shortcuts,
+    example_branches,
     hoist,
     hoisted_reads,
     joined_split,
@@ -72,6 +73,7 @@ OWN = (
     dataclass_pytrees.FIXED,
     module_state.SHIM,
     *modes.SHIMS,
+    example_branches.SHIM,
     known_values.SHIM,
     frozen.SHIM,
 )

@@ -1,0 +1,139 @@
+"""With the example's branches a program gives eager's outputs where the same are taken, and refuses other inputs."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
+
+CONDITIONS = (
+    "mask.all()",
+    "not mask.any()",
+    "rows.shape[0] > 1",
+    "mask.sum() >= x.shape[0] - 1",
+    "x[rows].sum().item() > 9.5",
+    "rows.shape[0] % 2 == 1 or rows.numel() < 3",
+)
+BODIES = (
+    "kept = None if {} else x[rows]\n        return y if kept is None else y.sum(0) + kept.sum(0)",
+    "if {}:\n            y = self.proj(y)\n            print(end='')\n        return y",
+    "return {{'y': y}} if {} else {{'rows': rows}}",
+)
+FOUND: tuple[list[int], ...] = ([], [1], [0, 2], [0, 1, 2], [0, 1, 2, 3])
+
+
+def module_of(condition: str, body: str, folder: Any) -> nn.Module:
+    """A module of that code, which finds rows by a mask."""
+    source = (
+        "import torch\nfrom torch import nn\n\n\nclass Found(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n        self.proj = nn.Linear(2, 2)\n\n    def forward(self, x, mask):\n"
+        f"        rows, y = torch.nonzero(mask).squeeze(-1), x * 3\n        {body.format(condition)}\n"
+    )
+    file = folder / "found.py"
+    file.write_text(source)
+    names: dict[str, Any] = {"__name__": "found"}
+    exec(compile(source, str(file), "exec"), names)
+    module: nn.Module = names["Found"]()
+    return module.eval()
+
+
+def inputs_of(found: list[int]) -> tuple[Tensor, Tensor]:
+    mask = torch.zeros(4, dtype=torch.bool)
+    mask[found] = True
+    return torch.arange(8.0).reshape(4, 2) + 1, mask
+
+
+def export(module: nn.Module, args: tuple[Any, ...]) -> Any:
+    with apply_shims([find("branches-as-example")], ExportCall(module=module, args=args)) as call:
+        return export_program(call)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("condition", "body"), itertools.product(CONDITIONS, BODIES))
+def test_the_program_takes_all_inputs_that_take_the_examples_branch_and_no_others(
+    condition: str, body: str, tmp_path: Any
+) -> None:
+    module = module_of(condition, body, tmp_path)
+    exported = 0
+    for example in FOUND:
+        try:
+            program = export(module, inputs_of(example)).module()
+        except (NotApplicable, torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode):
+            continue  # it would fix a number
+        exported += 1
+        for found in FOUND:
+            inputs = inputs_of(found)
+            names = {"x": inputs[0], "mask": inputs[1], "rows": torch.nonzero(inputs[1]).squeeze(-1)}
+            first = {**names, **dict(zip(("x", "mask"), inputs_of(example)))}
+            first["rows"] = torch.nonzero(first["mask"]).squeeze(-1)
+            if bool(eval(condition, {}, names)) != bool(eval(condition, {}, first)):
+                with pytest.raises(RuntimeError, match="assertion failed"):
+                    program(*inputs)
+            elif "or" not in condition:  # there each side may be another way to the same branch
+                torch.testing.assert_close(program(*inputs), module(*inputs))
+    assert exported
+
+
+class Chance(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if torch.rand([]) > 0.5 else x
+
+
+class Counting(nn.Module):
+    """Each step of the loop is a condition; together they leave one number."""
+
+    def forward(self, x: Tensor, steps: Tensor) -> Tensor:
+        count, done = steps.item(), 0
+        while done < count:
+            x, done = x + 1, done + 1
+        return x
+
+
+class Choosing(nn.Module):
+    """A list needs a number."""
+
+    def forward(self, x: Tensor, place: Tensor) -> Tensor:
+        return x * [1, 2, 3][int(place)]
+
+
+class Plain(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1 if x.shape[0] > 1 else x
+
+
+@pytest.mark.parametrize(
+    ("module", "args", "said"),
+    [
+        (Chance(), (torch.ones(2),), "rand"),
+        (Counting(), (torch.ones(2), torch.tensor(3)), "one number"),
+        (Choosing(), (torch.ones(2), torch.tensor(1)), "specialized integer"),
+        (Plain(), (torch.ones(2),), "no condition"),
+    ],
+)
+def test_what_would_fix_a_number_or_is_left_to_chance_is_refused(
+    module: nn.Module, args: tuple[Any, ...], said: str
+) -> None:
+    with pytest.raises(Exception, match=said):
+        export(module, args)
+
+
+def test_neither_random_numbers_nor_settings_nor_inputs_are_touched() -> None:
+    class Writing(nn.Module):
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            if mask.any():
+                x.add_(torch.rand(3) * 0)
+            return x
+
+    import torch._functorch.config as config
+
+    torch.manual_seed(1)
+    state, x = torch.get_rng_state(), torch.ones(3)
+    export(Writing(), (x, torch.tensor([True])))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not config.fake_tensor_propagate_real_tensors
+    assert torch.equal(x, torch.ones(3))
