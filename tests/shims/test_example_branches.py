@@ -111,6 +111,7 @@ class Plain(nn.Module):
     [
         (Chance(), (torch.ones(2),), "rand"),
         (Counting(), (torch.ones(2), torch.tensor(3)), "one number"),
+        (Counting(), (torch.ones(2), torch.tensor(1)), "one number"),
         (Choosing(), (torch.ones(2), torch.tensor(1)), "specialized integer"),
         (Plain(), (torch.ones(2),), "no condition"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -69,25 +69,25 @@ def find_unasserted(program: Any, conditions: Iterable[Any]) -> str:
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
             if ASSERTION in str(node.target) and (told := _TOLD.search(str(node.args[1:]))):
                 found.add(told[1])
-    bounds = {(told[1], told[2]): int(told[3]) for told in map(_BOUND.fullmatch, found) if told is not None}
     for condition in conditions:
-        symbols = sorted(map(str, condition.free_symbols))
-        ends = [bounds.get((symbols[0], sign), end) for sign, end in ((">=", -_FAR), ("<=", _FAR))]
         asserted = str(condition) in found or str(canonicalize_bool_expr(condition)) in found
-        if not asserted and not (len(symbols) == 1 and _holds_between(condition, *ends)):
+        if not asserted and not _follows_from_bounds(condition, found):
             return str(condition)
     return ""
 
 
-def _holds_between(condition: Any, lower: int, upper: int) -> bool:
-    """Whether a bound of one whole number holds for all from `lower` to `upper`."""
+def _follows_from_bounds(condition: Any, asserted: Collection[str]) -> bool:
+    """Whether it is a bound of one whole number, and asserted bounds of that are as narrow or narrower."""
     import sympy  # type: ignore[import-untyped]
 
+    if not isinstance(condition, sympy.Lt | sympy.Le | sympy.Gt | sympy.Ge) or len(condition.free_symbols) != 1:
+        return False
     (symbol,) = condition.free_symbols
-    if not isinstance(condition, sympy.Lt | sympy.Le | sympy.Gt | sympy.Ge) or not symbol.is_integer:
+    if not symbol.is_integer or not all(one == symbol or one.is_Integer for one in condition.args):
         return False
-    if {condition.lhs, condition.rhs} - {symbol} != {one for one in condition.args if one.is_Integer}:
-        return False
+    bounds = [told for told in map(_BOUND.fullmatch, asserted) if told is not None and told[1] == str(symbol)]
+    lower = max((int(told[3]) for told in bounds if told[2] == ">="), default=-_FAR)
+    upper = min((int(told[3]) for told in bounds if told[2] == "<="), default=_FAR)
     return all(condition.subs(symbol, end) == sympy.true for end in (lower, upper))
 
 

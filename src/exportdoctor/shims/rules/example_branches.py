@@ -25,23 +25,22 @@ from exportdoctor.torch_internals.example_values import (
 )
 
 
-def _may_assume(env: Any, condition: Any) -> bool:
-    """Whether it says of no value which number it is, unless that is one of two."""
-    import sympy  # type: ignore[import-untyped]
-
-    equal = sympy.sympify(condition).atoms(sympy.Eq)
-    return all(can_only_be_zero_or_one(env, symbol) for one in equal for symbol in one.free_symbols)
-
-
 class _Assumed:
     """The conditions that were decided, each with torch's record of symbols."""
 
     def __init__(self) -> None:
         self.conditions: dict[Any, Any] = {}
+        self._binary: dict[Any, bool] = {}
+        """Whether a symbol was one of two numbers before anything was assumed of it."""
 
     def note(self, env: Any, condition: Any) -> bool:
-        """Whether it may be assumed, which is noted."""
-        if not _may_assume(env, condition):
+        """Note a condition; false where it says of a value which number it is, unless that is one of two."""
+        import sympy  # type: ignore[import-untyped]
+
+        for symbol in condition.free_symbols:
+            self._binary.setdefault(symbol, can_only_be_zero_or_one(env, symbol))
+        equal = sympy.sympify(condition).atoms(sympy.Eq)
+        if not all(self._binary[symbol] for one in equal for symbol in one.free_symbols):
             return False
         self.conditions[condition] = env
         return True
@@ -53,7 +52,7 @@ class _Assumed:
             raise NotApplicable("no condition on values was decided as for the example")
         for condition, env in self.conditions.items():
             for symbol in condition.free_symbols:
-                if is_one_number(env, symbol) and not can_only_be_zero_or_one(env, symbol):
+                if is_one_number(env, symbol) and not self._binary[symbol]:
                     raise NotApplicable(f"the conditions leave one number for {symbol}")
         if lost := find_unasserted(program, self.conditions):
             raise NotApplicable(f"the program does not assert {lost}")
