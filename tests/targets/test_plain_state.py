@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,3 +102,31 @@ def test_objects_of_classes_that_cannot_be_hashed_are_left_alone(make: Callable[
     with restore_held_state(module):
         pass
     assert module.held is held
+
+
+@pytest.mark.long
+def test_a_checkout_of_torch_is_none_of_the_models_files(tmp_path: Path) -> None:
+    def link(source: str, copy: str) -> None:
+        try:
+            os.link(source, copy)
+        except OSError:  # another file system
+            shutil.copy2(source, copy)
+
+    shutil.copytree(Path(torch.__file__).parent, tmp_path / "torch", copy_function=link, symlinks=True)
+    (tmp_path / "net.py").write_text(
+        "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n\ncalls = 3\n\n\n"
+        "class Net(nn.Module):\n    def forward(self, x):\n        return F.relu(x) * calls + torch.ones(2)\n"
+    )
+    script = (
+        "import net, torch\nfrom exportdoctor.targets.plain_state import plain_state\n"
+        "found = plain_state(net.Net())\nprint(torch.__file__)\n"
+        "print('net.calls' in found, sum('torch' in key for key in found))\n"
+    )
+    paths = [str(tmp_path), *sys.path]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    file, found = done.stdout.splitlines()
+    assert file.startswith(str(tmp_path))
+    assert found == "True 0"

@@ -42,6 +42,7 @@ def _export(call: ExportCall) -> Any:
     import torch
 
     options = call.options
+    deferred = options.prefer_deferred_runtime_asserts_over_guards  # torch 2.8 has no such option
     with ExitStack() as stack:
         if options.flat_forward:
             call = stack.enter_context(flat_forward(call))
@@ -52,7 +53,7 @@ def _export(call: ExportCall) -> Any:
             call.kwargs,
             dynamic_shapes=call.dynamic_shapes,
             strict=options.strict,
-            prefer_deferred_runtime_asserts_over_guards=options.prefer_deferred_runtime_asserts_over_guards,
+            **({"prefer_deferred_runtime_asserts_over_guards": True} if deferred else {}),
         )
     for check in call.checks:
         check(program)

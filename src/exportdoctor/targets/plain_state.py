@@ -121,7 +121,7 @@ def _functions_of(value: Any) -> Iterator[FunctionType]:
 
 def _is_local(module: Any) -> bool:
     file = getattr(module, "__file__", None)
-    return bool(file) and is_local_file(file)
+    return bool(file) and is_local_file(file) and is_user_file(file)  # a checkout of torch is none of the model's
 
 
 def _note_all(found: dict[str, Any], path: str, values: Any, seen: set[int]) -> None:

@@ -104,7 +104,7 @@ def is_one_number(env: Any, symbol: Any) -> bool:
 
 
 _NAMES = (
-    "guard_or_defer_runtime_assert", "_make_data_dependent_error", "real_tensor_prop_unbacked_vals", "var_to_range",
+    "guard_or_defer_runtime_assert", "_make_data_dependent_error", "var_to_range",
 )  # fmt: skip
 
 
@@ -128,7 +128,7 @@ EXAMPLE_VALUES = Hook(
     api=(f"torch._functorch.config.{_SETTING}, FakeTensorMode.{_COMPARISON}, ShapeEnv.{{{', '.join(_NAMES)}}}"),
     used_for="the shim branches-as-example, which decides conditions on values as for the example",
     lost="that shim is not applicable",
-    seen_on=("2.13.0",),
+    seen_on=("2.13.0", "2.14.1"),
     is_there=_carries_values,
 )
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from exportdoctor.core.failure.frames import is_our_file
+from exportdoctor.core.versions import is_in_range
 from exportdoctor.shims.caught_exceptions import find_catcher
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.eager_run import changed_number, run_copy
@@ -22,6 +23,7 @@ from exportdoctor.torch_internals.tracing_modes import symbolic_shape_settings
 
 _SIDE_EFFECTS = "certain side effects"
 """In torch's warning that a strict export drops what forward changes (torch 2.10 to 2.13)."""
+_WITHOUT_WARNING = "<2.10"
 
 _GUARDS = ("data_dependent_guard", "dynamic_dim_specialised", "dims_related")
 _LINK = "https://docs.pytorch.org/docs/stable/export.html"
@@ -119,8 +121,12 @@ def _non_strict(call: ExportCall) -> Iterator[ExportCall]:
 @contextmanager
 def _strict(call: ExportCall) -> Iterator[ExportCall]:
     """Refuses what the program would drop: state that forward keeps, and assertions that somebody catches."""
+    import torch
+
     if call.options.strict:
         raise NotApplicable("the call has this option already")
+    if is_in_range(torch.__version__, _WITHOUT_WARNING):
+        _refuse_state(call)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
 
@@ -131,6 +137,18 @@ def _strict(call: ExportCall) -> Iterator[ExportCall]:
                 raise NotApplicable(f"an assertion may be caught at {catcher}")
 
         yield replace(call.with_options(strict=True), checks=(*call.checks, check))
+
+
+def _refuse_state(call: ExportCall) -> None:
+    """Raise NotApplicable where two calls of forward leave other plain values, or that cannot be seen."""
+    try:
+        changed = changed_number(call)
+    except Exception as error:
+        raise NotApplicable(
+            f"whether forward keeps state cannot be seen: eager raises {type(error).__name__}"
+        ) from error
+    if changed:
+        raise NotApplicable(f"forward keeps state: {changed}")
 
 
 def _assertion_stacks(program: Any) -> Iterator[list[tuple[str, int]]]:
@@ -232,6 +250,7 @@ DEFERRED = _mode(
     does="A relation between sizes that tracing needs is assumed and becomes an assertion in the program.",
     precondition="the inputs satisfy the program's assertions",
     cures=(Cure(kinds=_GUARDS),),
+    needs={"torch": ">=2.9"},
     rank=30,
     replaces=_changed_call(", prefer_deferred_runtime_asserts_over_guards=True"),
 )

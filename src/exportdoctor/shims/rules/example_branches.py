@@ -101,7 +101,7 @@ SHIM = Shim(
     ),
     precondition="conditions on values come out as for the example, which the program asserts",
     cures=(Cure(kinds=("data_dependent_guard",), exporters=("export",)),),
-    needs={"torch": ">=2.8"},
+    needs={"torch": ">=2.13"},
     link="https://docs.pytorch.org/docs/stable/export.html#data-and-shape-dependent-control-flow",
     rank=80,
     retire="",
