@@ -42,7 +42,9 @@ def _export(call: ExportCall) -> Any:
     import torch
 
     options = call.options
-    deferred = options.prefer_deferred_runtime_asserts_over_guards  # torch 2.8 has no such option
+    newer: dict[str, Any] = {}  # what torch 2.8 does not take
+    if options.prefer_deferred_runtime_asserts_over_guards:
+        newer["prefer_deferred_runtime_asserts_over_guards"] = True
     with ExitStack() as stack:
         if options.flat_forward:
             call = stack.enter_context(flat_forward(call))
@@ -53,7 +55,7 @@ def _export(call: ExportCall) -> Any:
             call.kwargs,
             dynamic_shapes=call.dynamic_shapes,
             strict=options.strict,
-            **({"prefer_deferred_runtime_asserts_over_guards": True} if deferred else {}),
+            **newer,
         )
     for check in call.checks:
         check(program)
