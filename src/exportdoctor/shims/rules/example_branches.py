@@ -109,7 +109,7 @@ SHIM = Shim(
         Replacement(
             target="the conditions on values",
             before="if mask.any():\n    x = x * mask\n",
-            after='torch._check(mask.any().item(), "as in the example")\nx = x * mask\n',
+            after='torch._check(mask.any().item(), lambda: "as in the example")\nx = x * mask\n',
         ),
     ),
 )
