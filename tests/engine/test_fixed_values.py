@@ -14,14 +14,14 @@ import torch
 from torch import nn
 
 class Pool(nn.Module):
-    """With the lengths fixed, its slices end at a row that must be there; any number of rows would do."""
+    """With the lengths fixed, its slices end at a row that must be there; any number of rows would do. Slices need numbers."""
 
     def forward(self, rows, lengths):
         ends = lengths.cumsum(0)
         starts = ends - lengths
         return torch.stack([
             rows[start:end].mean(0) if end > start else rows.new_zeros(4)
-            for start, end in zip(starts.tolist(), ends.tolist())
+            for start, end in zip(map(int, starts.tolist()), map(int, ends.tolist()))
         ])
 
 def build():
