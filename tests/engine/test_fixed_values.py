@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 class Pool(nn.Module):
-    """With the lengths fixed, its slices end at a row that must be there; any number of rows would do. Slices need numbers."""
+    """Its slices need numbers. With the lengths fixed they end at a row that must be there; any number would do."""
 
     def forward(self, rows, lengths):
         ends = lengths.cumsum(0)
