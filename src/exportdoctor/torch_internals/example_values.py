@@ -12,8 +12,6 @@ from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.torch_internals.hook import Hook
 
 _SETTING = "fake_tensor_propagate_real_tensors"
-ASSERTION = "_assert_scalar"
-"""In the name of the operator that asserts a condition on numbers."""
 _TOLD = re.compile(r"Runtime assertion failed for expression (.+?) on node")
 _BOUND = re.compile(r"(\w+) (>=|<=) (-?\d+)")
 _FAR = 2**62
@@ -56,6 +54,14 @@ def _keep_fake(mode: Any, operator: Any, fake_inputs: Any, real_inputs: Any, fak
     return fake_output
 
 
+def assertions_of(program: Any) -> Iterator[Any]:
+    """The nodes of an exported program that assert a condition on numbers."""
+    for module in program.graph_module.modules():
+        for node in getattr(getattr(module, "graph", None), "nodes", ()):
+            if "_assert_scalar" in str(node.target):
+                yield node
+
+
 def find_unasserted(program: Any, conditions: Iterable[Any]) -> str:
     """The first of the conditions that an exported program does not assert; empty where it asserts all.
 
@@ -64,11 +70,7 @@ def find_unasserted(program: Any, conditions: Iterable[Any]) -> str:
     """
     from torch.fx.experimental.symbolic_shapes import canonicalize_bool_expr
 
-    found = set()
-    for module in program.graph_module.modules():
-        for node in getattr(getattr(module, "graph", None), "nodes", ()):
-            if ASSERTION in str(node.target) and (told := _TOLD.search(str(node.args[1:]))):
-                found.add(told[1])
+    found = {told[1] for node in assertions_of(program) if (told := _TOLD.search(str(node.args[1:])))}
     for condition in conditions:
         asserted = str(condition) in found or str(canonicalize_bool_expr(condition)) in found
         if not asserted and not _follows_from_bounds(condition, found):
@@ -103,9 +105,7 @@ def is_one_number(env: Any, symbol: Any) -> bool:
     return found is not None and bool(found.lower == found.upper)
 
 
-_NAMES = (
-    "guard_or_defer_runtime_assert", "_make_data_dependent_error", "var_to_range",
-)  # fmt: skip
+_NAMES = ("guard_or_defer_runtime_assert", "_make_data_dependent_error", "var_to_range")
 
 
 def _carries_values() -> bool:

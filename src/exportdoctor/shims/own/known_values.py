@@ -27,7 +27,18 @@ _ROW = (2, 3, 4)
 """What may be a constant: a number, a list of at most so many, or rows as a grid has them. A short text is neither."""
 
 _FACTORIES = ("arange", "tensor", "zeros", "ones", "full")
-_RANDOM = ("rand", "dropout", "bernoulli", "multinomial", "normal", "poisson", "exponential")
+_RANDOM = (
+    "rand",
+    "dropout",
+    "bernoulli",
+    "multinomial",
+    "normal",
+    "poisson",
+    "exponential",
+    "uniform",
+    "cauchy",
+    "geometric",
+)
 
 _WRITES = re.compile(r".*[^_]_|__setitem__|__i(add|sub|mul|matmul|(true|floor)?div|mod|pow|and|or|xor|[lr]shift)__")
 """Names of operators that write into their first argument."""

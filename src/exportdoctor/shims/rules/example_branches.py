@@ -16,8 +16,8 @@ from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.own.known_values import draws_at_random
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim, Unfit
 from exportdoctor.torch_internals.example_values import (
-    ASSERTION,
     EXAMPLE_VALUES,
+    assertions_of,
     can_only_be_zero_or_one,
     decide_by_example,
     find_unasserted,
@@ -56,10 +56,8 @@ class _Assumed:
                     raise NotApplicable(f"the conditions leave one number for {symbol}")
         if lost := find_unasserted(program, self.conditions):
             raise NotApplicable(f"the program does not assert {lost}")
-        for module in program.graph_module.modules():
-            for node in getattr(getattr(module, "graph", None), "nodes", ()):
-                if ASSERTION in str(node.target) and (drawn := _random_source(node)):
-                    raise NotApplicable(f"a condition depends on numbers that {drawn} draws")
+        if drawn := next(filter(None, map(_random_source, assertions_of(program))), ""):
+            raise NotApplicable(f"a condition depends on numbers that {drawn} draws")
 
 
 def _random_source(node: Any) -> str:
@@ -70,10 +68,21 @@ def _random_source(node: Any) -> str:
         if one in seen:
             continue
         seen.add(one)
-        if one.op == "call_function" and draws_at_random(one.target):
-            return str(one.target)
+        writers = (user for user in one.users if user.args[:1] == (one,) and _writes(user))
+        if drawn := next((str(node.target) for node in (one, *writers) if _draws(node)), ""):
+            return drawn
         pending.extend(one.all_input_nodes)
     return ""
+
+
+def _writes(node: Any) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
+
+
+def _draws(node: Any) -> bool:
+    """Whether it gives other values each time; dropout does in training alone."""
+    return node.op == "call_function" and draws_at_random(node.target) and False not in node.args
 
 
 @contextmanager
