@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
+from found_rows import inputs_of, module_of
 from shim_cases import Experts
 
 SETTLED = (
@@ -35,26 +36,6 @@ BODIES = (
 )
 REFUSED = "data-dependent|no function asks"
 FOUND: tuple[list[int], ...] = ([], [1], [0, 2], [0, 1, 2, 3])
-
-
-def module_of(condition: str, body: str, folder: Any) -> nn.Module:
-    """A module of that code, which finds rows by a mask."""
-    source = (
-        "import torch\nfrom torch import nn\n\n\nclass Found(nn.Module):\n    def forward(self, x, mask):\n"
-        f"        rows, y = torch.nonzero(mask).squeeze(-1), x * 3\n        {body.format(condition)}\n"
-    )
-    file = folder / "found.py"
-    file.write_text(source)
-    names: dict[str, Any] = {"__name__": "found"}
-    exec(compile(source, str(file), "exec"), names)
-    module: nn.Module = names["Found"]()
-    return module.eval()
-
-
-def inputs_of(found: list[int]) -> tuple[Tensor, Tensor]:
-    mask = torch.zeros(4, dtype=torch.bool)
-    mask[found] = True
-    return torch.arange(8.0).reshape(4, 2) + 1, mask
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
+from found_rows import inputs_of, module_of
 
 CONDITIONS = (
     "mask.all()",
@@ -25,27 +27,6 @@ BODIES = (
     "return {{'y': y}} if {} else {{'rows': rows}}",
 )
 FOUND: tuple[list[int], ...] = ([], [1], [0, 2], [0, 1, 2], [0, 1, 2, 3])
-
-
-def module_of(condition: str, body: str, folder: Any) -> nn.Module:
-    """A module of that code, which finds rows by a mask."""
-    source = (
-        "import torch\nfrom torch import nn\n\n\nclass Found(nn.Module):\n    def __init__(self):\n"
-        "        super().__init__()\n        self.proj = nn.Linear(2, 2)\n\n    def forward(self, x, mask):\n"
-        f"        rows, y = torch.nonzero(mask).squeeze(-1), x * 3\n        {body.format(condition)}\n"
-    )
-    file = folder / "found.py"
-    file.write_text(source)
-    names: dict[str, Any] = {"__name__": "found"}
-    exec(compile(source, str(file), "exec"), names)
-    module: nn.Module = names["Found"]()
-    return module.eval()
-
-
-def inputs_of(found: list[int]) -> tuple[Tensor, Tensor]:
-    mask = torch.zeros(4, dtype=torch.bool)
-    mask[found] = True
-    return torch.arange(8.0).reshape(4, 2) + 1, mask
 
 
 def export(module: nn.Module, args: tuple[Any, ...]) -> Any:
@@ -74,14 +55,26 @@ def test_the_program_takes_all_inputs_that_take_the_examples_branch_and_no_other
             if bool(eval(condition, {}, names)) != bool(eval(condition, {}, first)):
                 with pytest.raises(RuntimeError, match="assertion failed"):
                     program(*inputs)
-            elif "or" not in condition:  # there each side may be another way to the same branch
+            elif "or" not in condition or found == example:
                 torch.testing.assert_close(program(*inputs), module(*inputs))
+            else:  # the other side may lead to the same branch: it is refused, or right
+                with suppress(RuntimeError):
+                    torch.testing.assert_close(program(*inputs), module(*inputs))
     assert exported
 
 
 class Chance(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x * 2 if torch.rand([]) > 0.5 else x
+
+
+class ChanceInPlace(nn.Module):
+    """The numbers are drawn into a tensor by a call whose result is not used."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        drawn = torch.zeros(1)
+        drawn.uniform_(0, 1)
+        return x * 2 if drawn > 0.5 else x
 
 
 class Counting(nn.Module):
@@ -110,6 +103,7 @@ class Plain(nn.Module):
     ("module", "args", "said"),
     [
         (Chance(), (torch.ones(2),), "rand"),
+        (ChanceInPlace(), (torch.ones(2),), "uniform"),
         (Counting(), (torch.ones(2), torch.tensor(3)), "one number"),
         (Counting(), (torch.ones(2), torch.tensor(1)), "one number"),
         (Choosing(), (torch.ones(2), torch.tensor(1)), "specialized integer"),
@@ -121,6 +115,15 @@ def test_what_would_fix_a_number_or_is_left_to_chance_is_refused(
 ) -> None:
     with pytest.raises(Exception, match=said):
         export(module, args)
+
+
+def test_dropout_at_inference_is_no_chance() -> None:
+    class Dropping(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2 if torch.nn.functional.dropout(x, 0.5, training=False).sum() > 1 else x
+
+    program = export(Dropping().eval(), (torch.ones(2),)).module()
+    torch.testing.assert_close(program(torch.full((2,), 3.0)), torch.full((2,), 6.0))
 
 
 def test_neither_random_numbers_nor_settings_nor_inputs_are_touched() -> None:
