@@ -11,9 +11,11 @@ import torch
 from exportdoctor.core.errors import TargetError
 from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Open
 from exportdoctor.core.records.target import TargetRef
+from exportdoctor.targets.model.experts import experts_implementation
 from exportdoctor.worker.open_target import OpenTarget
 from tiny_configs import write_config
 
+MIXTRAL: dict[str, Any] = {"model_type": "mixtral", "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2}
 PIXTRAL: dict[str, Any] = {"model_type": "pixtral", "image_size": 1024, "patch_size": 16, "num_hidden_layers": 2}
 DEPTH_PRO: dict[str, Any] = {"model_type": "depth_pro", "fusion_hidden_size": 512}
 
@@ -50,3 +52,13 @@ def test_a_small_model_whose_forward_takes_too_long_is_none(tmp_path: Path) -> N
         TargetError, match=r"There is no small model: with few layers its forward still takes [\d,]+ billion"
     ):
         target.capture(Capture(part="default" + SMALL_MODEL))
+
+
+def test_a_small_model_has_the_experts_implementation_of_the_model(tmp_path: Path) -> None:
+    """Here another one than its default: with fake weights in float32 that has no fake kernel. Its failures are others."""
+    target = opened(tmp_path / "mixtral", MIXTRAL)
+    target.capture(Capture(part="default" + SMALL_MODEL))
+    assert target.built is not None
+    small = target.parts["default" + SMALL_MODEL].built.module
+    assert experts_implementation(target.built.model) == "batched_mm"
+    assert experts_implementation(small) == "batched_mm"

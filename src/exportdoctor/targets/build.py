@@ -222,10 +222,16 @@ def _small_subject(small: ConfigurationPlan) -> ModelContext:
     return _subject(small, small.options)[0]
 
 
-def build_small_model(small: ConfigurationPlan) -> BuiltTarget:
-    """Build one of `plan_small_models`. Raises TargetError where it cannot be built, or is not small."""
+def build_small_model(small: ConfigurationPlan, *, like: nn.Module) -> BuiltTarget:
+    """Build one of `plan_small_models`, with the experts implementation of the model `like`, whose numbers it stands for.
+
+    Raises TargetError where it cannot be built, or is not small.
+    """
     _check_small(small)
-    return build(small)
+    built = build(small)
+    if (name := experts_implementation(like)) is not None:
+        set_experts_implementation(built.model, name)
+    return built
 
 
 def _check_small(small: ConfigurationPlan) -> None:

@@ -275,10 +275,11 @@ class OpenTarget:
 
     def _small_model(self, plan: ConfigurationPlan) -> BuiltTarget:
         """Built once for all parts. Raises TargetError where it cannot be built."""
+        assert self.built is not None
         found = next((model for known, model in self.small_models if known == plan), None)
         if found is None:
             try:
-                found = build_small_model(plan)
+                found = build_small_model(plan, like=self.built.model)
             except TargetError as error:
                 found = error
             self.small_models.append((plan, found))
