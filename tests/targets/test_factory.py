@@ -19,7 +19,7 @@ from exportdoctor.core.errors import TargetError
 from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.targets import BuiltPart, build, plan_for_module, resolve
 from exportdoctor.targets.eager import restore_afterwards, run_once
-from exportdoctor.targets.sizes.other_sizes import GROWTHS, grown_size
+from exportdoctor.targets.sizes.other_sizes import GROWTHS, grown_size, repeat_to
 from exportdoctor.torch_internals.fake_tensors import new_fake_mode
 
 if TYPE_CHECKING:
@@ -251,6 +251,31 @@ def test_a_grown_size_obeys_its_bounds_and_its_derivation(
     assert (grown - offset) % factor == 0
     assert grown == size or lowest <= (grown - offset) // factor <= lowest + room
     assert grown_size(size, Dim.DYNAMIC, GROWTHS) == 2 * size
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+def test_repeated_scores_have_no_ties_that_the_example_does_not_have(dtype: torch.dtype) -> None:
+    scores = torch.linspace(-2.1, 2.4, 5).to(dtype).repeat(3, 1)
+    grown = repeat_to(scores, 1, 10)
+    assert [len(row.unique()) for row in grown] == [10] * 3
+    assert torch.equal(grown[:, :5], scores)
+    assert (grown[:, 5:] / scores - 0.97).abs().max() < 0.035
+    assert torch.equal(grown, repeat_to(scores.clone(), 1, 10))
+
+
+@pytest.mark.parametrize(
+    "values", [[1.0, 0.0, float("-inf")], [float("nan"), float("inf"), -3.0], [4, 0, 9], [True, False, True]]
+)
+def test_masks_and_whole_numbers_are_repeated_as_they_are(values: list[Any]) -> None:
+    example = torch.tensor(values)
+    assert repeat_to(example, 0, 7).tolist()[:6] == pytest.approx(2 * values, nan_ok=True)
+    assert repeat_to(torch.tensor([0.5, torch.finfo(torch.float32).min]), 0, 4)[3] == torch.finfo(torch.float32).min
+
+
+def test_inputs_without_values_are_repeated() -> None:
+    assert repeat_to(torch.empty(2, 3, device="meta"), 0, 4).shape == (4, 3)
+    with new_fake_mode() as mode:
+        assert repeat_to(mode.from_tensor(torch.rand(2, 3)), 1, 5).shape == (2, 5)
 
 
 def test_dtype_moves_the_module_and_its_floating_inputs_only(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from exportdoctor.targets.eager import runs_in_eager
 from exportdoctor.targets.sizes.dynamic_shapes import dynamic_dims, map_inputs
+from exportdoctor.torch_internals.fake_tensors import is_fake
 from exportdoctor.torch_internals.trees import tree_flatten
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ Growth = Callable[[int], int]
 
 GROWTHS: tuple[Growth, ...] = (lambda size: 2 * size, lambda size: size + 1, lambda size: size - 1)
 """Doubling first: it keeps multiples, and one size that is the sum of others."""
+
+_SEED = 11
+_MOST_NEARER = 1 / 16
+"""What is repeated is nearer to zero by up to so much: less would vanish in bfloat16, and in what rounding does."""
 
 
 def other_sizes(module: nn.Module, inputs: Inputs, shapes: Any) -> tuple[Inputs, ...]:
@@ -158,11 +163,28 @@ def _allows(dim: Any, value: int, least: int) -> bool:
 
 
 def repeat_to(tensor: torch.Tensor, dimension: int, size: int) -> torch.Tensor:
-    """The tensor with `dimension` cut or repeated from its start until it has `size`."""
+    """The tensor with `dimension` cut or repeated from its start until it has `size`.
+
+    Fractions among what is repeated are nearer to zero by some percent, each by another share: equal scores would be
+    ties that the example does not have. Whole numbers, also those in floats (masks), infinities and NaN stay.
+    """
     import torch
 
-    if tensor.shape[dimension] in (0, size):
+    before = tensor.shape[dimension]
+    if before in (0, size):
         return tensor
-    index = torch.arange(size, device=tensor.device) % tensor.shape[dimension]
+    index = torch.arange(size, device=tensor.device) % before
     grown = tensor.detach().index_select(dimension, index)
+    if size > before and _has_fractions(grown):
+        repeated = grown.narrow(dimension, before, size - before)
+        chance = torch.Generator().manual_seed(_SEED)
+        factors = torch.empty(repeated.shape).uniform_(1 - _MOST_NEARER, 1, generator=chance)
+        nearer = (repeated * factors.to(repeated.device)).to(repeated.dtype)
+        repeated.copy_(torch.where(repeated == repeated.trunc(), repeated, nearer))
     return grown.requires_grad_(tensor.requires_grad)
+
+
+def _has_fractions(tensor: torch.Tensor) -> bool:
+    """Whether it holds numbers that need not be whole."""
+    plain = not (is_fake(tensor) or tensor.is_meta)
+    return plain and str(tensor.layout) == "torch.strided" and tensor.is_floating_point() and tensor.itemsize > 1
