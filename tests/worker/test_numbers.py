@@ -15,6 +15,8 @@ from exportdoctor.core.records.target import TargetRef
 from exportdoctor.report.canvas import Style
 from exportdoctor.report.result_tables import RESULT_FORMS, render_ladder
 from exportdoctor.worker.numbers.numbers_server import climb
+from exportdoctor.worker.numbers.program_steps import program_steps
+from exportdoctor.worker.numbers.walk import Walk
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "numbers"
 OFTEN = ("stale_cache", "stripped_expert", "topk_tie", "wrong_function")
@@ -76,6 +78,31 @@ def test_a_file_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
     broken.write_bytes(b"no model")
     with pytest.raises(UsageError, match=r"broken\.onnx cannot be loaded"):
         climb_quietly(f"{FOLDER / 'stale_cache.py'}:build", str(broken))
+
+
+class Chosen(torch.nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        large = y * 3
+        return large.gather(1, x.topk(2).indices)
+
+
+def walk_chosen(reference: dict[str, torch.Tensor]) -> Walk:
+    """A walk of `Chosen` beside these values, on scores of which two are equal."""
+    x, y = torch.tensor([[1.0, 2.0, 2.0]]), torch.tensor([[10.0, 20.0, 30.0]])
+    graph = program_steps(torch.export.export(Chosen(), (x, y)), {})
+    walk = Walk(graph=graph, inputs=dict(zip(graph.inputs, (x, y), strict=True)), title="scores")
+    walk.expect(reference)
+    for name, value in reference.items():
+        walk.compare(name, value, None, None)
+    return walk
+
+
+@pytest.mark.parametrize(("rounding", "error"), [(4e-6, 0.0), (1e-4, 0.0), (0.0, 0.1)])
+def test_outputs_after_a_tie_may_differ_by_the_rounding_before_it(rounding: float, error: float) -> None:
+    large, chosen = torch.tensor([[30.0, 60.0 + rounding, 90.0]]), torch.tensor([[2, 1]])
+    walk = walk_chosen({"mul": large, "getitem_1": chosen, "gather": large.gather(1, chosen) + error})
+    assert [one.name for one in walk.values if one.excuse] == ["getitem_1"]
+    assert walk.outputs_agree == (not error)
 
 
 CHANCE = """

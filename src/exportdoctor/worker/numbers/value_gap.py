@@ -50,8 +50,8 @@ class Gap:
         return not self.trouble and self.absolute <= self.allowed
 
 
-def gap_between(found: Any, wanted: torch.Tensor) -> Gap:
-    """Of one operation. Floats of two dtypes are held to what the lower one allows.
+def gap_between(found: Any, wanted: torch.Tensor, *, steps: int = 1) -> Gap:
+    """Of so many operations in a row. Floats of two dtypes are held to what the lower one allows.
 
     Of equal values `allowed` is what any value is allowed at least: its rows and channels are not looked at.
     """
@@ -62,7 +62,7 @@ def gap_between(found: Any, wanted: torch.Tensor) -> Gap:
         return Gap(absolute=LARGEST, trouble=trouble)
     if found.is_floating_point() != wanted.is_floating_point() and found.dtype != wanted.dtype:
         return Gap(absolute=LARGEST, trouble=f"is {_name(found)} instead of {_name(wanted)}")
-    share = max(_SHARES.get(one.dtype, _SHARES[torch.float32]) for one in (found, wanted))
+    share = steps * max(_SHARES.get(one.dtype, _SHARES[torch.float32]) for one in (found, wanted))
     quick = _quick_gap(found, wanted, share)
     if quick is not None:
         return quick

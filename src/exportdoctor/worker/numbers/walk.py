@@ -88,6 +88,7 @@ class Walk:
         self._ran: set[int] = set()
         self._done: set[str] = set()
         self._kept: dict[str, tuple[str, list[Any]]] = {}
+        self._agreeing: dict[str, bool] = {}
 
     def compare(self, name: str, value: Any, fact: NodeFact | None, run_in_float64: Float64Run | None) -> None:
         """Take the reference's value that the candidate has under this name, '' for none; `fact` is its origin."""
@@ -123,9 +124,7 @@ class Walk:
     @property
     def outputs_agree(self) -> bool:
         """Whether the candidate's own outputs are the reference's, within what many steps may add up to."""
-        found = {one.name: one for one in self.values}
-        made = [found[name] for name in self.graph.outputs if name in found]
-        return bool(made) and all(one.excuse or one.inherited <= _STEPS * one.allowed for one in made)
+        return bool(self._agreeing) and all(self._agreeing.values())
 
     def blame(
         self, kind: CauseKind, message: str, fact: NodeFact | None, *, right: Side = "unknown", steps: int = 1
@@ -172,6 +171,8 @@ class Walk:
                 right, rounding = judge_by_float64(fed, wanted, run)
                 excuse = "rounding" if rounding else ""
         self._note(name, fact, local, inherited, excuse)
+        if name in self.graph.outputs:
+            self._agreeing[name] = bool(excuse) or gap_between(own, wanted, steps=_STEPS).holds
         if not local.holds and not excuse:
             kind: CauseKind = "value" if fact.op else "weight"
             self.blame(
