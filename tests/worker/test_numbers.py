@@ -16,6 +16,7 @@ from exportdoctor.report.canvas import Style
 from exportdoctor.report.result_tables import RESULT_FORMS, render_ladder
 from exportdoctor.worker.numbers.numbers_server import climb
 from exportdoctor.worker.numbers.program_steps import program_steps
+from exportdoctor.worker.numbers.value_gap import gap_between, gap_in_words
 from exportdoctor.worker.numbers.walk import Walk
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "numbers"
@@ -103,6 +104,27 @@ def test_outputs_after_a_tie_may_differ_by_the_rounding_before_it(rounding: floa
     walk = walk_chosen({"mul": large, "getitem_1": chosen, "gather": large.gather(1, chosen) + error})
     assert [one.name for one in walk.values if one.excuse] == ["getitem_1"]
     assert walk.outputs_agree == (not error)
+
+
+INF, NAN = float("inf"), float("nan")
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "said"),
+    [
+        ([[1.0, -2.0], [3.0, 4.0]], [[NAN, -2.0], [3.0, 4.0]], "y is finite on one side only in 1 element"),
+        ([1.0, INF, 0.0], [INF, 1.0, 0.0], "y is finite on one side only in 2 elements"),
+        ([INF, NAN, NAN], [-INF, NAN, INF], "y differs in 2 elements where neither side is finite"),
+        ([1.5, 2.0], [1.0, 2.0], "y differs by 0.5, where 2e-05 is allowed"),
+        ([1, 2, 3], [1, 3, 2], "y differs in 2 elements"),
+        ([1.0], [1], "y is float32 instead of int64"),
+    ],
+)
+def test_what_is_not_finite_is_not_told_as_a_count(found: list[Any], wanted: list[Any], said: str) -> None:
+    one, other = torch.tensor(found), torch.tensor(wanted)
+    gap = gap_between(one, other)
+    assert not gap.holds
+    assert gap_in_words("y", gap, one, other) == said
 
 
 CHANCE = """

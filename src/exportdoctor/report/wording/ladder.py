@@ -42,11 +42,23 @@ _EXCUSES = {
 
 
 def value_differs(name: str, absolute: float, allowed: float, trouble: str) -> str:
-    """What is wrong with a value."""
-    if trouble:
-        return f"{name} {trouble}"
-    by = "in what is not finite" if absolute > _FINITE else f"by {absolute:.2g}, where {allowed:.2g} is allowed"
-    return f"{name} differs {by}" if allowed else f"{name} differs in {count(int(absolute), 'element')}"
+    """What is wrong with a value of floating-point numbers, or of another shape or dtype."""
+    return f"{name} {trouble}" if trouble else f"{name} differs by {absolute:.2g}, where {allowed:.2g} is allowed"
+
+
+def elements_differ(name: str, number: int) -> str:
+    """What is wrong with a value of whole numbers."""
+    return f"{name} differs in {count(number, 'element')}"
+
+
+def finite_on_one_side(name: str, number: int) -> str:
+    """What is wrong with a value that holds infinities or NaN."""
+    return f"{name} is finite on one side only in {count(number, 'element')}"
+
+
+def otherwise_not_finite(name: str, number: int) -> str:
+    """What is wrong with a value that holds other infinities or NaN than the reference's."""
+    return f"{name} differs in {count(number, 'element')} where neither side is finite"
 
 
 def not_finite(name: str) -> str:

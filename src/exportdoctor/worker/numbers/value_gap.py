@@ -13,8 +13,9 @@ import numpy
 import torch
 
 from exportdoctor.core.protocol.numbers_ladder import Side
+from exportdoctor.report.wording import ladder as wording
 from exportdoctor.worker.numbers.step_graph import Float64Run
-from exportdoctor.worker.prove.compare_outputs import LARGEST, largest_difference
+from exportdoctor.worker.prove.compare_outputs import LARGEST, as_strided, largest_difference
 from exportdoctor.worker.prove.quick_difference import MANY, SMALLEST_SCALE, find_quick_difference, may_hold_fill_values
 
 _SHARES = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
@@ -70,6 +71,20 @@ def gap_between(found: Any, wanted: torch.Tensor, *, steps: int = 1) -> Gap:
         return no_gap(wanted)
     absolute, _, allowed = largest_difference(found, wanted, share=share)
     return Gap(absolute=absolute, allowed=allowed)
+
+
+def gap_in_words(name: str, gap: Gap, found: Any, wanted: torch.Tensor) -> str:
+    """What is wrong with a value; of infinities and NaN how many elements have them on one side only."""
+    if not gap.trouble and not wanted.is_floating_point() and not wanted.is_complex():
+        return wording.elements_differ(name, int(gap.absolute))
+    if not gap.trouble and gap.absolute >= LARGEST:
+        found, wanted = (as_strided(torch.as_tensor(one)).detach().cpu() for one in (found, wanted))
+        if one_sided := int((found.isfinite() != wanted.isfinite()).sum()):
+            return wording.finite_on_one_side(name, one_sided)
+        alike = (found == wanted) | (found.isnan() & wanted.isnan()) | wanted.isfinite()
+        if unlike := int((~alike).sum()):
+            return wording.otherwise_not_finite(name, unlike)
+    return wording.value_differs(name, gap.absolute, gap.allowed, gap.trouble)
 
 
 def no_gap(wanted: torch.Tensor) -> Gap:

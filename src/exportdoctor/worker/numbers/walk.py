@@ -19,13 +19,14 @@ import torch
 
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.numbers_ladder import CauseKind, Excuse, LadderCause, LadderValue, Side
-from exportdoctor.report.wording.ladder import not_finite, value_differs
+from exportdoctor.report.wording.ladder import not_finite
 from exportdoctor.worker.numbers.cause import join_facts, make_cause
 from exportdoctor.worker.numbers.step_graph import Float64Run, GraphStep, StepGraph, UnrunnableStep
 from exportdoctor.worker.numbers.value_gap import (
     Gap,
     chooses_or_writes,
     gap_between,
+    gap_in_words,
     inherited_gap,
     is_tie,
     is_unwritten,
@@ -112,7 +113,7 @@ class Walk:
                 owner, _, _ = fqn.rpartition(".")
                 fact = writers.get(fqn) or NodeFact(name=fqn, op="", module=owner)
                 kind: CauseKind = "state" if fqn in writers else "weight"
-                self.blame(kind, value_differs(fqn, gap.absolute, gap.allowed, gap.trouble), fact)
+                self.blame(kind, gap_in_words(fqn, gap, found, value), fact)
 
     def compare_outputs(self, wanted: Sequence[Any], fact: NodeFact | None = None) -> None:
         """Take the reference's outputs, in the order of the candidate's."""
@@ -175,9 +176,7 @@ class Walk:
             self._agreeing[name] = bool(excuse) or gap_between(own, wanted, steps=_STEPS).holds
         if not local.holds and not excuse:
             kind: CauseKind = "value" if fact.op else "weight"
-            self.blame(
-                kind, value_differs(name, local.absolute, local.allowed, local.trouble), fact, right=right, steps=steps
-            )
+            self.blame(kind, gap_in_words(name, local, fed, wanted), fact, right=right, steps=steps)
         if self.cause is None and not excuse and inherited.absolute >= LARGEST and _left_the_numbers(own, wanted):
             self.blame("value", not_finite(name), fact)
         nearly = not excuse and not inherited.holds and is_tie(op, own, wanted, inputs, slack=_NEARLY)

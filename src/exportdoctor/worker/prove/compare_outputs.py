@@ -51,7 +51,7 @@ def compare_outputs(title: str, answers: Sequence[Any], wanted: Sequence[Any]) -
 def are_nan(values: Sequence[Any]) -> list[bool]:
     """Of each tensor that has elements, whether all of them are NaN; a wrong program may give the same."""
     tensors = (as_plain_tensor(value) for value in values if isinstance(value, torch.Tensor))
-    return [bool(_as_strided(tensor).isnan().all()) for tensor in tensors if tensor.numel()]
+    return [bool(as_strided(tensor).isnan().all()) for tensor in tensors if tensor.numel()]
 
 
 def _misfit(row: Agreement) -> tuple[bool, float]:
@@ -135,14 +135,14 @@ def _quick_share(quick: QuickDifference) -> float:
     return min(float(torch.where(seen, quick.apart.abs() / quick.sizes, 0.0).max()), LARGEST)
 
 
-def _as_strided(value: torch.Tensor) -> torch.Tensor:
+def as_strided(value: torch.Tensor) -> torch.Tensor:
     """The tensor without sparseness, its numbers if it is quantized."""
     value = value.dequantize() if value.is_quantized else value
     return value if value.layout == torch.strided else value.to_dense()
 
 
 def _as_real(value: torch.Tensor) -> torch.Tensor:
-    value = _as_strided(value)
+    value = as_strided(value)
     return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
 
 
