@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,7 @@ def walk_chosen(reference: dict[str, torch.Tensor]) -> Walk:
     return walk
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rounding", "error"), [(4e-6, 0.0), (1e-4, 0.0), (0.0, 0.1)])
 def test_outputs_after_a_tie_may_differ_by_the_rounding_before_it(rounding: float, error: float) -> None:
     large, chosen = torch.tensor([[30.0, 60.0 + rounding, 90.0]]), torch.tensor([[2, 1]])
@@ -125,6 +127,31 @@ def test_what_is_not_finite_is_not_told_as_a_count(found: list[Any], wanted: lis
     gap = gap_between(one, other)
     assert not gap.holds
     assert gap_in_words("y", gap, one, other) == said
+
+
+NORM_OF_HALVES = """
+import torch
+
+class Norm(torch.nn.Module):
+    def forward(self, x):
+        return x / (x.pow(2).mean(-1, keepdim=True) + 1e-8).sqrt()
+
+def build():
+    torch.manual_seed(0)
+    return Norm(), (torch.randn(2, 8).half() * 1e-3,), {}, ({0: torch.export.Dim.DYNAMIC},)
+"""
+"""ONNX Runtime rounds less often where it runs the whole file than where it runs node by node."""
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_difference_that_the_walk_does_not_show_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "norm.py").write_text(NORM_OF_HALVES)
+    result = climb_quietly(f"{tmp_path / 'norm.py'}:build")
+    assert result.verdict == "differs"
+    assert result.cause is None
+    (note,) = (f"{one.name}: {note}" for one in result.stages for note in one.notes)
+    assert re.fullmatch(r"ONNX: on x\[0\] 4 .* only where it runs as a whole: .* so no value is named", note)
 
 
 CHANCE = """

@@ -77,6 +77,14 @@ def unseen_error(cause: LadderCause) -> str:
     return f"{cause.message}{at}; no output shows it"
 
 
+def not_seen_by_values(title: str) -> str:
+    """That the outputs differ and no value is named."""
+    return (
+        f"on {title} it gives other numbers only where it runs as a whole: run value by value it agrees with the stage "
+        "before, so no value is named"
+    )
+
+
 def walk_ended(why: str) -> str:
     """Why values after some point were not compared."""
     return f"Values were compared one by one up to here only: {why}"

@@ -42,8 +42,9 @@ class Comparer:
     """Compares the stages of one part. `call` is the export whose program they come from, with its shims.
 
     `writers` are the lines of eager that change inputs and buffers, by set; `called` the submodules that it called on
-    the example; `broken` the sets whose state an earlier stage lost, `excused` those that ties alone change;
-    `misplaced` are values of a program that were taken for others of eager's.
+    the example; `broken` the sets whose state an earlier stage lost, `excused` those that ties alone change,
+    `differing` those on which an earlier stage gives other numbers; `misplaced` are values of a program that were taken
+    for others of eager's.
     """
 
     part: BuiltPart
@@ -54,6 +55,7 @@ class Comparer:
     called: set[str] = field(default_factory=set)
     broken: set[str] = field(default_factory=set)
     excused: set[str] = field(default_factory=set)
+    differing: set[str] = field(default_factory=set)
     misplaced: set[str] = field(default_factory=set)
 
     def stage(self, before: Rung | None, rung: Rung) -> LadderStage:
@@ -84,6 +86,7 @@ class Comparer:
             made = msgspec.structs.replace(made, notes=(*made.notes, wording.matched_by_numbers(len(rung.pairs))))
         if made.cause is not None and made.cause.kind == "state":
             self.broken.update(row.inputs for row in rows if row.trouble)
+        self.differing.update(one.title for one in wrong)
         return made
 
     # --- rows: whole runs beside eager
@@ -116,15 +119,12 @@ class Comparer:
             notes += [wording.walk_ended(walk.ended)] if walk.ended and cause is None else []
         except Exception as error:
             notes.append(wording.walk_ended(f"{type(error).__name__}: {first_line(error)}"))
-        if (
-            walk is not None
-            and cause is None
-            and walk.outputs_agree
-            and not (row.holds or row.trouble)
-            and (one.title in self.excused or any(value.excuse in _CHOICES for value in walk.values))
-        ):
-            self.excused.add(one.title)
-            made = msgspec.structs.replace(made, excused=(*made.excused, one.title))
+        if walk is not None and cause is None and walk.outputs_agree and not (row.holds or row.trouble):
+            if one.title in self.excused or any(value.excuse in _CHOICES for value in walk.values):
+                self.excused.add(one.title)
+                made = msgspec.structs.replace(made, excused=(*made.excused, one.title))
+            elif one.title not in self.differing and not walk.ended:
+                notes.append(wording.not_seen_by_values(one.title))
         return msgspec.structs.replace(
             made,
             walked=(*made.walked, one.title),

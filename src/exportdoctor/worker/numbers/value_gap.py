@@ -15,6 +15,7 @@ import torch
 from exportdoctor.core.protocol.numbers_ladder import Side
 from exportdoctor.report.wording import ladder as wording
 from exportdoctor.worker.numbers.step_graph import Float64Run
+from exportdoctor.worker.prove.allowed_error import RELATIVE
 from exportdoctor.worker.prove.compare_outputs import LARGEST, as_strided, largest_difference
 from exportdoctor.worker.prove.quick_difference import MANY, SMALLEST_SCALE, find_quick_difference, may_hold_fill_values
 
@@ -51,8 +52,9 @@ class Gap:
         return not self.trouble and self.absolute <= self.allowed
 
 
-def gap_between(found: Any, wanted: torch.Tensor, *, steps: int = 1) -> Gap:
-    """Of so many operations in a row. Floats of two dtypes are held to what the lower one allows.
+def gap_between(found: Any, wanted: torch.Tensor, *, whole: bool = False) -> Gap:
+    """Of one operation; of a `whole` run by what is allowed of a stage's outputs. Floats of two dtypes are held to what
+    the lower one allows.
 
     Of equal values `allowed` is what any value is allowed at least: its rows and channels are not looked at.
     """
@@ -63,7 +65,8 @@ def gap_between(found: Any, wanted: torch.Tensor, *, steps: int = 1) -> Gap:
         return Gap(absolute=LARGEST, trouble=trouble)
     if found.is_floating_point() != wanted.is_floating_point() and found.dtype != wanted.dtype:
         return Gap(absolute=LARGEST, trouble=f"is {_name(found)} instead of {_name(wanted)}")
-    share = steps * max(_SHARES.get(one.dtype, _SHARES[torch.float32]) for one in (found, wanted))
+    shares = RELATIVE if whole else _SHARES
+    share = max(shares.get(one.dtype, shares[torch.float32]) for one in (found, wanted))
     quick = _quick_gap(found, wanted, share)
     if quick is not None:
         return quick

@@ -41,9 +41,6 @@ from exportdoctor.worker.translate.failed_node import NodeFact, user_frame
 _NEARLY = 1e-4
 """Values that are so near, as a share of the largest, may change places because of what was inherited."""
 
-
-_STEPS = 10
-"""The bound of an output, in bounds of one step."""
 _SMALL = 64
 """Of so few elements it is worth to see whether both runs have the same: sizes, and what is made of them."""
 
@@ -124,7 +121,7 @@ class Walk:
 
     @property
     def outputs_agree(self) -> bool:
-        """Whether the candidate's own outputs are the reference's, within what many steps may add up to."""
+        """Whether the candidate's own outputs are the reference's, within what is allowed of a stage's outputs."""
         return bool(self._agreeing) and all(self._agreeing.values())
 
     def blame(
@@ -173,7 +170,7 @@ class Walk:
                 excuse = "rounding" if rounding else ""
         self._note(name, fact, local, inherited, excuse)
         if name in self.graph.outputs:
-            self._agreeing[name] = bool(excuse) or gap_between(own, wanted, steps=_STEPS).holds
+            self._agreeing[name] = bool(excuse) or gap_between(own, wanted, whole=True).holds
         if not local.holds and not excuse:
             kind: CauseKind = "value" if fact.op else "weight"
             self.blame(kind, gap_in_words(name, local, fed, wanted), fact, right=right, steps=steps)
