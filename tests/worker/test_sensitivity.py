@@ -183,6 +183,23 @@ def test_inputs_that_cannot_be_guessed_are_asked_for_in_one_line(tmp_path: Path)
         measure(tmp_path / "ids.onnx")
 
 
+def test_a_model_that_gives_whole_numbers_only_is_refused_in_one_line(tmp_path: Path) -> None:
+    from onnx import TensorProto, helper, numpy_helper, save
+
+    weight = numpy_helper.from_array(numpy.eye(4, dtype=numpy.float32), "weight")
+    nodes = [
+        helper.make_node("MatMul", ["x", "weight"], ["scores"], name="scores"),
+        helper.make_node("ArgMax", ["scores"], ["best"], name="best", axis=1),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])
+    best = helper.make_tensor_value_info("best", TensorProto.INT64, [2, 1])
+    graph = helper.make_graph(nodes, "g", [x], [best], initializer=[weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    save(model, str(tmp_path / "best.onnx"))
+    with pytest.raises(UsageError, match="There is no floating-point output"):
+        measure(tmp_path / "best.onnx")
+
+
 def test_a_target_that_refuses_its_inputs_is_told_by_what_it_raises(tmp_path: Path) -> None:
     file = tmp_path / "target.py"
     file.write_text("import torch\n\n\ndef build():\n    return torch.nn.Linear(2, 2), (torch.randn(3, 3),)\n")

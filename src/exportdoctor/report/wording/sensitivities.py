@@ -10,6 +10,8 @@ from exportdoctor.report.wording.formatting import count
 
 NO_QUANTISER = "No quantiser of ONNX Runtime makes files of this dtype; the errors are those of values that were cast."
 MADE_SETS = "The input sets were made, not measured from use: give yours with --calibration."
+NO_FLOATS = "There is no floating-point output, so what a layer costs cannot be measured"
+NO_FLOATS_HINT = "Return the floating-point numbers that the outputs are made of as well"
 _FINITE = 1e300
 _MOST_TOLD = 10
 

@@ -94,7 +94,10 @@ def _measure(
     proof: Sequence[Feed],
     doing: Progress,
 ) -> SensitivityResult:
-    """The ranking of a model's layers, and the set to keep, proved on other inputs."""
+    """The ranking of a model's layers, and the set to keep, proved on other inputs. Raises UsageError where no output
+    has floating-point numbers."""
+    if not model.outputs:
+        raise UsageError(wording.NO_FLOATS, hint=wording.NO_FLOATS_HINT)
     measured = Sensitivity(model=model, feeds=search, doing=doing)
     ranking = measured.costs()
     kept, asked = measured.smallest_set(ranking, request.budget, request.questions)
