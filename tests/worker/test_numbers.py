@@ -16,7 +16,8 @@ from exportdoctor.core.records.target import TargetRef
 from exportdoctor.report.canvas import Style
 from exportdoctor.report.result_tables import RESULT_FORMS, render_ladder
 from exportdoctor.worker.numbers.numbers_server import climb
-from exportdoctor.worker.numbers.program_steps import program_steps
+from exportdoctor.worker.numbers.program_steps import match_programs, program_steps
+from exportdoctor.worker.numbers.step_graph import stream_values
 from exportdoctor.worker.numbers.value_gap import gap_between, gap_in_words
 from exportdoctor.worker.numbers.walk import Walk
 
@@ -106,6 +107,38 @@ def test_outputs_after_a_tie_may_differ_by_the_rounding_before_it(rounding: floa
     walk = walk_chosen({"mul": large, "getitem_1": chosen, "gather": large.gather(1, chosen) + error})
     assert [one.name for one in walk.values if one.excuse] == ["getitem_1"]
     assert walk.outputs_agree == (not error)
+
+
+class Several(torch.nn.Module):
+    """Operators with several results, some of which become other operators when they are decomposed."""
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        rows, columns = torch.meshgrid(x[:, 0], x[0], indexing="ij")
+        least, most = torch.aminmax(x, dim=-1)
+        first, second, *_ = x.unbind(1)
+        values, indices = x.sort(-1)
+        deviation, mean = torch.std_mean(x, -1)
+        return [rows - columns, least - most, first - second, values * indices, deviation - mean, *x.split([2, 4], 1)]
+
+
+def values_of(program: torch.export.ExportedProgram, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+    graph, found = program_steps(program, {}), dict[str, torch.Tensor]()
+    stream_values(graph, {graph.inputs[0]: inputs}, lambda name, value, *_: found.update({name: value}))
+    return {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_no_result_of_a_decomposed_operator_is_taken_for_another_one() -> None:
+    inputs = torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
+    program = torch.export.export(Several(), (inputs,))
+    other = program.run_decompositions()
+    pairs = match_programs(program, other)
+    first, second = values_of(program, inputs), values_of(other, inputs)
+    assert [name for name in pairs if not torch.allclose(first[name], second[pairs[name]])] == []
+    results = [user for node in program.graph.nodes if node.name in ("sort", "split_with_sizes") for user in node.users]
+    assert len(results) == 4
+    assert all(one.name in pairs for one in results)
 
 
 INF, NAN = float("inf"), float("nan")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -94,7 +94,10 @@ def _is_off(node: torch.fx.Node) -> bool:
 
 
 def match_programs(first: Any, second: Any) -> dict[str, str]:
-    """For values of a program the name in the program that was decomposed from it: the last one of the same origin."""
+    """For values of a program the name in the program that was decomposed from it: the last one of the same origin.
+
+    Of an operator with several results that became other operators a result is left out if several values could be it.
+    """
     made: defaultdict[str, list[torch.fx.Node]] = defaultdict(list)
     for node in second.graph.nodes:
         sources = node.meta.get("from_node") or ()
@@ -108,12 +111,20 @@ def match_programs(first: Any, second: Any) -> dict[str, str]:
         several = made[node.name] or (made[source.name] if isinstance(source, torch.fx.Node) else [])
         fits = [one for one in several if _kind(one) is not None and _kind(one) == _kind(node)]
         if isinstance(source, torch.fx.Node) and not made[node.name]:
-            fits = [one for one in fits if one.target is not operator.getitem or one.args[1] == node.args[1]]
-            whole = [one for one in fits if one.target is operator.getitem]
-            fits = whole or (fits if node.args[1] == 0 else [])
+            whole = [
+                one for one in fits if one.target is operator.getitem and _stands_for(one.args[0], source, several)
+            ]
+            fits = [one for one in whole if one.args[1] == node.args[1]] or (fits if len(fits) == 1 else [])
         if fits:
             found[node.name] = fits[-1].name
     return found
+
+
+def _stands_for(other: Any, source: torch.fx.Node, several: Sequence[torch.fx.Node]) -> bool:
+    """Whether an operator with several results has those of `source`: it is the same, or all that came of it."""
+    if other.target is source.target:
+        return True
+    return all(one is other or (one.target is operator.getitem and one.args[0] is other) for one in several)
 
 
 def _kind(node: torch.fx.Node) -> tuple[Any, int] | None:
