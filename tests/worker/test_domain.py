@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import sympy  # type: ignore[import-untyped]
 import torch
@@ -15,7 +16,7 @@ from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
 from exportdoctor.core.errors import TargetError, UsageError
 from exportdoctor.core.protocol.domain import DomainRequest, DomainResult
-from exportdoctor.core.records.size_domain import SizeAxis, SizeDomain, SizeTrial, StageAnswer
+from exportdoctor.core.records.size_domain import SizeAxis, SizeCondition, SizeDomain, SizeTrial, StageAnswer
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.report.canvas import Style
 from exportdoctor.report.result_tables import RESULT_FORMS, render_domain
@@ -485,10 +486,41 @@ class Padded(torch.nn.Module):
 @pytest.mark.slow
 def test_the_next_size_that_eager_takes_and_the_program_refuses_is_told_beside_the_rule() -> None:
     domain = small_search(Padded(), torch.randn(3, 6), axis="x[1]", dim=torch.export.Dim.DYNAMIC)
-    assert open_axes(domain) == {"x[1]": "≥ 5; eager takes 4 as well"}
+    assert open_axes(domain) == {"x[1]": "≥ 5; eager takes others as well, such as 0, 1 and 4"}
     bounded = torch.export.Dim("columns", min=5, max=12)
     domain = small_search(torch.nn.ReLU(), torch.randn(3, 6), axis="input[1]", dim=bounded)
     assert open_axes(domain) == {"input[1]": "5 to 12"}
+
+
+def refusing(size: int, *later: Any, kind: Any = "guard", eager: str = "") -> SizeTrial:
+    """A trial of which the program refuses a size."""
+    outcomes = ("refuses", *later)
+    answers = tuple(StageAnswer(stage=f"stage {at}", outcome=one) for at, one in enumerate(outcomes))
+    return SizeTrial(inputs=f"rows {size}", answers=answers, condition=0 if kind == "guard" else 1, eager=eager)
+
+
+def test_sizes_that_eager_takes_are_told_as_some_of_those_that_the_program_refuses() -> None:
+    axis = SizeAxis(name="rows", example=8, lowest=4, step=2, until=130, right=(4, 8), by_values=(6,))
+    trials = [refusing(size) for size in (0, 2, 3, 6, 9)] + [refusing(5, eager="no"), refusing(99, kind="declared")]
+    conditions = (SizeCondition(text="a", kind="guard"), SizeCondition(text="b", kind="declared"))
+    domain = SizeDomain(axes=(axis,), trials=tuple(trials), conditions=conditions)
+    (row,) = axis_rows(domain)
+    assert row[1].startswith("multiples of 2 from 4; at 6 all that was tried is refused")
+    assert row[1].endswith("; eager takes others as well, such as 0, 2, 3 and 9")
+    answering = SizeTrial(inputs="the example", answers=(StageAnswer(stage="stage 0", outcome="answers"),))
+    for other in ([refusing(0), refusing(1)], [refusing(2), answering]):  # the second is of a file without eager
+        (row,) = axis_rows(msgspec.structs.replace(domain, trials=tuple(other)))
+        assert "eager takes" not in row[1]
+
+
+def test_what_a_later_file_does_is_told_of_each_size_where_it_is_not_one_thing() -> None:
+    conditions = (SizeCondition(text="a", kind="guard"),)
+    trials = (refusing(2, "refuses", "right"), refusing(3, "refuses", "refuses"), refusing(5, "refuses", "right"))
+    told = [*domain_details(SizeDomain(trials=trials, conditions=conditions, dropped=(0,)))]
+    said = "  a later file does not check it: stage 2 "
+    assert f"{said}gives eager's numbers at rows 2, rows 5, refuses at rows 3" in told
+    told = [*domain_details(SizeDomain(trials=trials[::2], conditions=conditions, dropped=(0,)))]
+    assert f"{said}gives eager's numbers" in told
 
 
 def test_a_file_that_leaves_an_input_as_it_was_is_told_so_and_not_by_its_numbers() -> None:

@@ -185,15 +185,20 @@ def axis_rows(domain: SizeDomain) -> list[tuple[str, str]]:
 
 
 def _beyond(domain: SizeDomain, axis: SizeAxis) -> str:
-    """The sizes next to those that the program takes which it refuses and eager answers, declared bounds apart.
+    """That eager answers sizes which the program refuses, declared bounds apart, with those that were tried.
 
-    Zero and one are left out: torch.export promises neither.
+    Nothing is said where these are zero and one alone: torch.export promises neither.
     """
-    ends = [] if axis.only or axis.fixed or not axis.until else [axis.lowest - axis.step]
-    ends += [axis.highest + axis.step] if ends and axis.highest is not None else []
-    titles = {at_size(axis.name, size): size for size in ends if size > 1}
-    found = [titles[one.inputs] for one in domain.trials if one.inputs in titles and _refuses_alone(domain, one)]
-    return f"; eager takes {' and '.join(map(str, found))} as well" if found else ""
+    if axis.only or axis.fixed or not axis.until or _is_alone(domain):
+        return ""
+    answered = {*axis.right, *axis.wrong, *axis.by_values}
+    refused = [one.inputs.rpartition(" ") for one in domain.trials if _refuses_alone(domain, one)]
+    sizes = {int(size) for name, _, size in refused if name == axis.name and size.isdecimal()}
+    found = sorted(sizes - answered)
+    if all(size < 2 for size in found):
+        return ""
+    *first, last = map(str, found[:_MOST_SIZES])
+    return f"; eager takes others as well, such as {' and '.join(filter(None, (', '.join(first), last)))}"
 
 
 def _refuses_alone(domain: SizeDomain, trial: SizeTrial) -> bool:
@@ -270,10 +275,7 @@ def domain_details(domain: SizeDomain) -> Iterator[str]:
 def _unsteady_sizes(domain: SizeDomain) -> Iterator[str]:
     """The inputs at which eager's own answer depends on other memory."""
     if domain.unsteady:
-        mark = "; " if any(", " in one for one in domain.unsteady) else ", "
-        more = f" and {len(domain.unsteady) - _MOST_SIZES} more" if len(domain.unsteady) > _MOST_SIZES else ""
-        shown = mark.join(domain.unsteady[:_MOST_SIZES])
-        yield f"{shown}{more}: nothing can be compared, {_BY_CHANCE}"
+        yield f"{_some_inputs(domain.unsteady)}: nothing can be compared, {_BY_CHANCE}"
 
 
 def _end_of(trial: SizeTrial, condition: SizeCondition) -> str:
@@ -306,14 +308,26 @@ def boundary_lines(domain: SizeDomain) -> Iterator[str]:
 
 
 def _then(domain: SizeDomain, number: int) -> str:
-    """What happens in the stages that do not check a condition."""
-    found: dict[str, set[str]] = {}
-    for trial in domain.trials:
-        if trial.condition == number:
-            for one in (one for one in trial.answers[1:] if one.outcome != "refuses"):
-                found.setdefault(one.stage, set()).add(_ENDS[one.outcome])
-    said = "; ".join(f"{stage} {' or '.join(sorted(ends))}" for stage, ends in found.items())
-    return f"a later file does not check it: {said}"
+    """What happens in the stages that do not check a condition; where that is not one thing, at which inputs."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for trial in (one for one in domain.trials if one.condition == number):
+        for one in trial.answers[1:]:
+            found.setdefault(one.stage, {}).setdefault(one.outcome, []).append(trial.inputs)
+    said = [f"{stage} {_ends_in_words(ends)}" for stage, ends in found.items() if ends.keys() != {"refuses"}]
+    return f"a later file does not check it: {'; '.join(said)}"
+
+
+def _ends_in_words(ends: dict[str, list[str]]) -> str:
+    """What a stage does: one thing, or several with their inputs."""
+    if len(ends) == 1:
+        return _ENDS[next(iter(ends))]
+    return ", ".join(f"{_ENDS[one]} at {_some_inputs(ends[one])}" for one in _ENDS if one in ends)
+
+
+def _some_inputs(titles: Sequence[str]) -> str:
+    more = f" and {len(titles) - _MOST_SIZES} more" if len(titles) > _MOST_SIZES else ""
+    mark = "; " if any(", " in one for one in titles) else ", "
+    return f"{mark.join(titles[:_MOST_SIZES])}{more}"
 
 
 _ENDS = {
@@ -321,6 +335,7 @@ _ENDS = {
     "wrong": "gives other numbers",
     "alone": "answers what eager refuses",
     "answers": "answers",
+    "refuses": "refuses",
 }
 
 
