@@ -14,6 +14,7 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
+from exportdoctor.cli.verbs.numbers import check_file, existing_file
 from exportdoctor.core.errors import TargetError, UsageError
 from exportdoctor.core.protocol.domain import DomainRequest, DomainResult
 from exportdoctor.core.records.size_domain import SizeAxis, SizeCondition, SizeDomain, SizeTrial, StageAnswer
@@ -241,6 +242,17 @@ def test_a_file_that_is_no_program_is_refused_in_one_line(tmp_path: Path) -> Non
     (tmp_path / "no.pt2").write_bytes(b"no program")
     with pytest.raises(UsageError, match=r"no\.pt2 cannot be loaded"):
         find_domain(DomainRequest(file=str(tmp_path / "no.pt2")), lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [("folder.pt2", "is a folder, not a file"), ("no.onnx", "There is no file")]
+)
+def test_what_is_no_file_is_told_by_what_it_is(tmp_path: Path, given: str, said: str) -> None:
+    (tmp_path / "folder.pt2").mkdir()
+    with pytest.raises(UsageError, match=said):
+        check_file(str(tmp_path / given))
+    with pytest.raises(UsageError, match=said):
+        existing_file(str(tmp_path / given))
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,8 @@ def check_file(against: str | None) -> Path | None:
 def existing_file(given: str) -> Path:
     """Its whole path. Raises UsageError where there is no such file."""
     file = Path(given).expanduser()
+    if file.is_dir():
+        raise UsageError(f"{given} is a folder, not a file")
     if not file.is_file():
         raise UsageError(f"There is no file {given}")
     return file.absolute()
