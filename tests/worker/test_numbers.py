@@ -16,10 +16,12 @@ from exportdoctor.core.records.target import TargetRef
 from exportdoctor.report.canvas import Style
 from exportdoctor.report.result_tables import RESULT_FORMS, render_ladder
 from exportdoctor.worker.numbers.numbers_server import climb
+from exportdoctor.worker.numbers.onnx_steps import onnx_steps
 from exportdoctor.worker.numbers.program_steps import match_programs, program_steps
 from exportdoctor.worker.numbers.step_graph import stream_values
-from exportdoctor.worker.numbers.value_gap import gap_between, gap_in_words
+from exportdoctor.worker.numbers.value_gap import gap_between, gap_in_words, same_bits
 from exportdoctor.worker.numbers.walk import Walk
+from exportdoctor.worker.translate.onnx_session import OnnxSession, element_type, torch_dtypes
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "numbers"
 OFTEN = ("stale_cache", "stripped_expert", "topk_tie", "wrong_function")
@@ -139,6 +141,62 @@ def test_no_result_of_a_decomposed_operator_is_taken_for_another_one() -> None:
     results = [user for node in program.graph.nodes if node.name in ("sort", "split_with_sizes") for user in node.users]
     assert len(results) == 4
     assert all(one.name in pairs for one in results)
+
+
+def file_of(nodes: list[Any], inputs: dict[str, int], outputs: dict[str, int], path: Path, weights: Any = ()) -> Path:
+    """An ONNX file of these nodes on three elements each, with values by the number of their type."""
+    from onnx import helper, save
+
+    taken, given = ([helper.make_tensor_value_info(*one, [3]) for one in some.items()] for some in (inputs, outputs))
+    graph = helper.make_graph(nodes, "g", taken, given, initializer=list(weights))
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), str(path))
+    return path
+
+
+@pytest.mark.parametrize("number", sorted(torch_dtypes()), ids=lambda number: str(torch_dtypes()[number]))
+def test_values_of_every_type_are_compared(number: int, tmp_path: Path) -> None:
+    from onnx import helper
+
+    dtype = torch_dtypes()[number]
+    value, other = (torch.tensor(some).to(dtype) for some in ([1, 0, 4], [1, 2, 4]))
+    memory = value.view(torch.uint8).numpy().tobytes()
+    weight = helper.make_tensor("weight", number, [3], memory, raw=True)
+    node = helper.make_node("Identity", ["weight"], ["y"])
+    graph = onnx_steps(file_of([node], {}, {"y": number}, tmp_path / "one.onnx", [weight]))
+    assert torch.equal(graph.constants["weight"].view(torch.uint8), value.view(torch.uint8))
+    if dtype.is_complex or dtype == torch.float8_e8m0fnu:  # ONNX Runtime has none
+        return
+    assert OnnxSession(tmp_path / "one.onnx").unknown_output == ""
+    (found,) = graph.steps[0].run({"weight": graph.constants["weight"]})
+    assert same_bits(found, value)
+    assert gap_between(found, value).holds
+    assert not gap_between(other, value).holds
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64, torch.uint8])
+def test_unsigned_numbers_are_compared_with_others(dtype: torch.dtype) -> None:
+    assert gap_between(torch.tensor([1, 2, 3]).to(dtype), torch.tensor([1, 5, 3])).absolute == 1
+    assert gap_between(torch.tensor([1, 2, 3]), torch.tensor([1, 2, 3]).to(dtype)).holds
+    assert not gap_between(torch.tensor([-1]), torch.tensor([-1]).to(dtype)).holds
+
+
+def test_a_type_that_torch_does_not_have_is_told_by_its_name(tmp_path: Path) -> None:
+    from onnx import TensorProto, helper
+
+    cast = helper.make_node("Cast", ["x"], ["y"], name="narrow", to=TensorProto.INT4)
+    back = helper.make_node("Cast", ["y"], ["z"], name="wide", to=TensorProto.FLOAT)
+    types = {"x": TensorProto.FLOAT}
+    whole = file_of([cast], types, {"y": TensorProto.INT4}, tmp_path / "narrow.onnx")
+    with pytest.raises(TypeError, match="torch has no dtype for int4"):
+        OnnxSession(whole).run([torch.ones(3)])
+    graph = onnx_steps(file_of([cast, back], types, {"z": TensorProto.FLOAT}, tmp_path / "both.onnx"))
+    walk = Walk(graph=graph, inputs={"x": torch.ones(3)}, title="ones")
+    walk.expect(["y", "z"])
+    walk.compare("y", torch.ones(3), None, None)
+    assert walk.ended == "narrow gives what cannot be compared: torch has no dtype for tensor(int4)"
+    assert walk.cause is None
+    with pytest.raises(TypeError, match=r"ONNX has no element type for torch\.complex32"):
+        element_type(torch.complex32)
 
 
 INF, NAN = float("inf"), float("nan")

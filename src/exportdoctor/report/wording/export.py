@@ -332,3 +332,13 @@ def _verdict(result: ExportResult) -> str:
         engine=result.ran_in,
         wrong="; ".join(wrong[:3]),
     )
+
+
+def no_dtype(kind: str) -> str:
+    """A type of ONNX's that torch does not have, such as four bits."""
+    return f"torch has no dtype for {kind}"
+
+
+def no_element_type(dtype: str) -> str:
+    """A dtype of torch that ONNX does not have."""
+    return f"ONNX has no element type for {dtype}"

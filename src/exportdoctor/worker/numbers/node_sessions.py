@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from exportdoctor.report.wording.export import no_dtype
 from exportdoctor.worker.numbers.step_graph import GraphStep, UnrunnableStep
-from exportdoctor.worker.translate.onnx_session import OnnxSession, torch_dtypes
+from exportdoctor.worker.translate.onnx_session import OnnxSession, element_type
 
 _SMALL = 64
 """Constants of so few elements are written into a node's session: some operators take no others."""
@@ -71,7 +72,7 @@ class NodeSessions:
                 taken = {names[name]: value for name, value in values.items()}
                 alone = self._model(renamed, taken, [names[name] for name in wanted], [])
                 self._made[key] = OnnxSession(alone.SerializeToString(), optimise=False)
-            if any(not one.startswith("tensor") for one in self._made[key].output_types):
+            if self._made[key].unknown_output:
                 return None
         except Exception:  # such as an operator that takes an input as a constant only
             return None
@@ -86,6 +87,10 @@ class NodeSessions:
             raise UnrunnableStep(f"{node.name or node.op_type}: {error}") from error
         if any(not one.startswith("tensor") for one in session.output_types):
             raise UnrunnableStep(f"{node.name or node.op_type} gives what is no tensor")
+        if session.unknown_output:
+            raise UnrunnableStep(
+                f"{node.name or node.op_type} gives what cannot be compared: {no_dtype(session.unknown_output)}"
+            )
         given = {names[name]: value for name, value in values.items() if name in names}
         found = iter(session.run_named(given, copy=False))
         return [next(found) if name else torch.empty(0) for name in node.output]
@@ -116,7 +121,6 @@ class NodeSessions:
     ) -> Any:
         """A model of this node alone: its inputs renamed, of the dtypes of `values`; constants for those in `fixed`."""
         import onnx
-        from onnx import numpy_helper
 
         alone = onnx.NodeProto()
         alone.CopyFrom(node)
@@ -124,7 +128,7 @@ class NodeSessions:
         del alone.metadata_props[:]
         alone.input[:] = [names.get(name, "") for name in node.input]
         alone.output[:] = [f"o{place}" if name else "" for place, name in enumerate(node.output)]
-        constants = [numpy_helper.from_array(value.numpy(), names[name]) for name, value in (fixed or {}).items()]
+        constants = [_constant(names[name], value) for name, value in (fixed or {}).items()]
         for name in names.keys() & self.embedded.keys():
             one = onnx.TensorProto()
             one.CopyFrom(self.embedded[name])
@@ -138,12 +142,20 @@ class NodeSessions:
     ) -> Any:
         from onnx import helper
 
-        kinds = {dtype: number for number, dtype in torch_dtypes().items()}
-        inputs = [helper.make_tensor_value_info(name, kinds[value.dtype], None) for name, value in taken.items()]
+        kinds = {name: element_type(value.dtype) for name, value in taken.items()}
+        inputs = [helper.make_tensor_value_info(name, kind, None) for name, kind in kinds.items()]
         made = [helper.make_empty_tensor_value_info(name) for name in outputs]
         graph = helper.make_graph(nodes, "step", inputs, made, initializer=constants)
         opsets = [helper.make_opsetid(domain, version) for domain, version in self._opsets.items()]
         return helper.make_model(graph, opset_imports=opsets, ir_version=self._version)
+
+
+def _constant(name: str, value: torch.Tensor) -> Any:
+    """The tensor as ONNX writes it; numpy does not have all dtypes."""
+    from onnx import helper
+
+    memory = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return helper.make_tensor(name, element_type(value.dtype), list(value.shape), memory, raw=True)
 
 
 def _has_graphs(node: Any) -> bool:

@@ -14,7 +14,7 @@ from exportdoctor.worker.numbers.file_weights import FileWeights, read_graph
 from exportdoctor.worker.numbers.node_sessions import NodeSessions
 from exportdoctor.worker.numbers.step_graph import Effect, GraphStep, StepGraph, UnrunnableStep, to_float64
 from exportdoctor.worker.translate.failed_node import onnx_fact
-from exportdoctor.worker.translate.onnx_session import torch_dtypes
+from exportdoctor.worker.translate.onnx_session import FLOATS_OF_8_BITS, torch_dtypes
 
 _RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
@@ -59,13 +59,14 @@ def _constant(node: Any) -> torch.Tensor | None:
 
 def _tensor(proto: Any) -> torch.Tensor | None:
     """The tensor, which nobody may write to; None where torch has no such dtype."""
-    from onnx import TensorProto, numpy_helper
+    from onnx import numpy_helper
 
-    if proto.data_type not in torch_dtypes():
+    dtype = torch_dtypes().get(proto.data_type)
+    if dtype is None:
         return None
     array = numpy_helper.to_array(proto)
-    if proto.data_type == TensorProto.BFLOAT16:
-        return torch.from_numpy(array.view("int16").copy()).view(torch.bfloat16)
+    if dtype == torch.bfloat16 or dtype in FLOATS_OF_8_BITS:  # numpy itself has none
+        return torch.from_numpy(array.view(f"int{8 * dtype.itemsize}").copy()).view(dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about an array that is read-only
         return torch.from_numpy(array)

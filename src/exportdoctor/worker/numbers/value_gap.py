@@ -19,9 +19,14 @@ from exportdoctor.worker.prove.allowed_error import RELATIVE
 from exportdoctor.worker.prove.compare_outputs import LARGEST, as_strided, largest_difference
 from exportdoctor.worker.prove.quick_difference import MANY, SMALLEST_SCALE, find_quick_difference, may_hold_fill_values
 
-_SHARES = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+_SHARES = {
+    torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2,
+    torch.float8_e4m3fn: 0.126, torch.float8_e4m3fnuz: 0.126, torch.float8_e5m2: 0.251, torch.float8_e5m2fnuz: 0.251,
+}  # fmt: skip
 """What rounding may do to one operation, by dtype, as a share of the numbers around an element: tens of units in the
-last place, as a long sum in another order has them."""
+last place, as a long sum in another order has them, and one unit in eight bits, in which nothing is summed."""
+
+_UNSIGNED = {torch.uint16, torch.uint32, torch.uint64}
 
 _AS_FAR = 4
 """A side that is so many times farther from the float64 value than the other is the wrong one."""
@@ -65,6 +70,8 @@ def gap_between(found: Any, wanted: torch.Tensor, *, whole: bool = False) -> Gap
         return Gap(absolute=LARGEST, trouble=trouble)
     if found.is_floating_point() != wanted.is_floating_point() and found.dtype != wanted.dtype:
         return Gap(absolute=LARGEST, trouble=f"is {_name(found)} instead of {_name(wanted)}")
+    if found.dtype != wanted.dtype and _UNSIGNED & {found.dtype, wanted.dtype} and not wanted.is_complex():
+        return _gap_of_whole_numbers(found, wanted)
     shares = RELATIVE if whole else _SHARES
     share = max(shares.get(one.dtype, shares[torch.float32]) for one in (found, wanted))
     quick = _quick_gap(found, wanted, share)
@@ -74,6 +81,15 @@ def gap_between(found: Any, wanted: torch.Tensor, *, whole: bool = False) -> Gap
         return no_gap(wanted)
     absolute, _, allowed = largest_difference(found, wanted, share=share)
     return Gap(absolute=absolute, allowed=allowed)
+
+
+def _gap_of_whole_numbers(found: torch.Tensor, wanted: torch.Tensor) -> Gap:
+    """Of an unsigned dtype and another one, between which torch does not compare."""
+    one, other = found.to(torch.int64), wanted.to(torch.int64)
+    apart = one != other
+    if torch.uint64 in (found.dtype, wanted.dtype):
+        apart |= one < 0  # one side is beyond int64, or negative
+    return Gap(absolute=float(apart.sum()))
 
 
 def gap_in_words(name: str, gap: Gap, found: Any, wanted: torch.Tensor) -> str:

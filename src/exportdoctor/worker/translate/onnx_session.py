@@ -16,14 +16,19 @@ import torch
 
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.versions import installed_versions
+from exportdoctor.report.wording.export import no_dtype, no_element_type
 
 _ELEMENTS: dict[torch.dtype, str] = {
     torch.float32: "FLOAT", torch.float16: "FLOAT16", torch.bfloat16: "BFLOAT16", torch.float64: "DOUBLE",
-    torch.int64: "INT64", torch.int32: "INT32", torch.int16: "INT16", torch.int8: "INT8", torch.uint8: "UINT8",
-    torch.bool: "BOOL",
+    torch.int64: "INT64", torch.int32: "INT32", torch.int16: "INT16", torch.int8: "INT8", torch.bool: "BOOL",
+    torch.uint64: "UINT64", torch.uint32: "UINT32", torch.uint16: "UINT16", torch.uint8: "UINT8",
+    torch.complex64: "COMPLEX64", torch.complex128: "COMPLEX128",
+    torch.float8_e4m3fn: "FLOAT8E4M3FN", torch.float8_e4m3fnuz: "FLOAT8E4M3FNUZ",
+    torch.float8_e5m2: "FLOAT8E5M2", torch.float8_e5m2fnuz: "FLOAT8E5M2FNUZ", torch.float8_e8m0fnu: "FLOAT8E8M0",
 }  # fmt: skip
-_TYPE_WORDS = {dtype: name.lower() for dtype, name in _ELEMENTS.items()}
-"""As ONNX Runtime writes the types of a session's inputs."""
+FLOATS_OF_8_BITS = frozenset(dtype for dtype in _ELEMENTS if dtype.is_floating_point and dtype.itemsize == 1)
+_KINDS = {f"tensor({name.lower()})": dtype for dtype, name in _ELEMENTS.items()}
+"""By what ONNX Runtime writes for the type of a value."""
 
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
@@ -69,13 +74,17 @@ class OnnxSession:
     @property
     def input_dtypes(self) -> tuple[torch.dtype | None, ...]:
         """Their dtypes, None where torch has none."""
-        kinds = {f"tensor({name})": dtype for dtype, name in _TYPE_WORDS.items()}
-        return tuple(kinds.get(one.type) for one in self._session.get_inputs())
+        return tuple(_KINDS.get(one.type) for one in self._session.get_inputs())
 
     @functools.cached_property
     def output_types(self) -> tuple[str, ...]:
         """As ONNX Runtime writes them: `tensor(float)`."""
         return tuple(one.type for one in self._session.get_outputs())
+
+    @property
+    def unknown_output(self) -> str:
+        """The first type of an output for which torch has no dtype, '' if there is none."""
+        return next((one for one in self.output_types if one not in _KINDS), "")
 
     def run(self, inputs: Sequence[torch.Tensor | float]) -> list[torch.Tensor]:
         """The outputs on the CPU, for inputs in the order of `inputs`. Raises what ONNX Runtime raises."""
@@ -91,7 +100,7 @@ class OnnxSession:
         kept = {name: torch.as_tensor(inputs[name]).detach().contiguous() for name in self.inputs}
         for name, tensor in kept.items():
             binding.bind_input(
-                name, tensor.device.type, tensor.device.index or 0, _element(tensor.dtype), list(tensor.shape),
+                name, tensor.device.type, tensor.device.index or 0, element_type(tensor.dtype), list(tensor.shape),
                 tensor.data_ptr() or ctypes.addressof(_NOTHING),
             )  # fmt: skip
         for name in self.outputs:
@@ -142,23 +151,35 @@ def can_run_on(device: str) -> bool:
 
 
 @functools.cache
-def _element(dtype: torch.dtype) -> int:
+def element_type(dtype: torch.dtype) -> int:
+    """ONNX's number for a dtype of torch. Raises TypeError where it has none."""
     from onnx import TensorProto
 
-    if dtype not in _ELEMENTS:
-        raise TypeError(f"ONNX Runtime is not fed with {dtype} here")
-    return int(getattr(TensorProto, _ELEMENTS[dtype]))
+    number = getattr(TensorProto, _ELEMENTS.get(dtype, ""), None)
+    if number is None:
+        raise TypeError(no_element_type(str(dtype)))
+    return int(number)
 
 
 @functools.cache
 def torch_dtypes() -> dict[int, torch.dtype]:
-    """The dtype of torch for a number of ONNX's."""
-    return {_element(dtype): dtype for dtype in _ELEMENTS}
+    """The dtype of torch for a number of ONNX's; older releases of onnx do not have all of them."""
+    from onnx import TensorProto
+
+    return {element_type(dtype): dtype for dtype, name in _ELEMENTS.items() if hasattr(TensorProto, name)}
+
+
+def _dtype_of(number: int) -> torch.dtype:
+    from onnx import TensorProto
+
+    if number not in torch_dtypes():
+        raise TypeError(no_dtype(TensorProto.DataType.Name(number).lower()))
+    return torch_dtypes()[number]
 
 
 def _view(value: Any) -> torch.Tensor:
     """A tensor of ONNX Runtime's on the CPU, in its own memory; `value` lives as long as the tensor's storage."""
-    shape, dtype = tuple(value.shape()), torch_dtypes()[value.element_type()]
+    shape, dtype = tuple(value.shape()), _dtype_of(value.element_type())
     size = math.prod(shape) * dtype.itemsize
     if not size:
         return torch.empty(shape, dtype=dtype)
@@ -169,7 +190,7 @@ def _view(value: Any) -> torch.Tensor:
 
 def _tensor(value: Any) -> torch.Tensor:
     """A tensor of ONNX Runtime's on the CPU, copied."""
-    made = torch.empty(tuple(value.shape()), dtype=torch_dtypes()[value.element_type()])
+    made = torch.empty(tuple(value.shape()), dtype=_dtype_of(value.element_type()))
     if made.numel():
         ctypes.memmove(made.data_ptr(), value.data_ptr(), made.numel() * made.element_size())
     return made
