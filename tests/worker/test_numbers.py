@@ -185,7 +185,7 @@ def test_a_type_that_torch_does_not_have_is_told_by_its_name(tmp_path: Path) -> 
 
     cast = helper.make_node("Cast", ["x"], ["y"], name="narrow", to=TensorProto.INT4)
     back = helper.make_node("Cast", ["y"], ["z"], name="wide", to=TensorProto.FLOAT)
-    types = {"x": TensorProto.FLOAT}
+    types: dict[str, int] = {"x": TensorProto.FLOAT}
     whole = file_of([cast], types, {"y": TensorProto.INT4}, tmp_path / "narrow.onnx")
     with pytest.raises(TypeError, match="torch has no dtype for int4"):
         OnnxSession(whole).run([torch.ones(3)])
