@@ -546,6 +546,15 @@ def case(
     return Case(call=call, fails=fails, mended=mended, others=others, export=export, eager=eager)
 
 
+class Turned(nn.Module):
+    """Rotary embeddings by complex numbers, of any length."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        angles = torch.arange(x.shape[1])[:, None] * torch.tensor([1.0, 0.1, 0.01, 0.001])
+        turns = torch.polar(torch.ones_like(angles), angles).unsqueeze(0)
+        return torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (4, 2))) * turns).flatten(-2)
+
+
 class Shrunk(nn.Module):
     """Images of a grid whose sizes torch reads from tensors; a view asks whether there are elements."""
 
@@ -609,6 +618,13 @@ CASES: dict[str, Case] = {
         [(torch.tensor([1, 0, 1]),), (torch.tensor([0, 0, 5, 7]),)],
         "OpOverload for aten.sub",
         (_FREE,),
+        export=translated,
+    ),
+    "complex-as-parts": case(
+        Turned,
+        [(torch.randn(2, 5, 8),), (torch.randn(2, 3, 8),), (torch.randn(2, 9, 8),)],
+        "No ONNX function found",
+        ({1: Dim("length", min=2)},),
         export=translated,
     ),
     "default-generator": case(

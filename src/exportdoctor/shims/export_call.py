@@ -46,7 +46,8 @@ class ExportOptions:
 class ExportCall:
     """One call of `torch.export.export`; `more_inputs` are other sizes under the same dynamic shapes.
 
-    `checks` are called with the program, and raise NotApplicable where a shim was no cure.
+    `passes` change the program, in their order; `checks` are then called with it. Both raise NotApplicable where a shim
+    was no cure.
 
     `convert` turns inputs of the untouched module into inputs of the program that this call makes. It stays good after
     the shims are gone, so that the program can be compared with eager. `made` are the inputs that it computes, and
@@ -60,6 +61,7 @@ class ExportCall:
     dynamic_shapes: Any = None
     more_inputs: tuple[Inputs, ...] = ()
     options: ExportOptions = ExportOptions()
+    passes: tuple[Callable[[Any], Any], ...] = ()
     checks: tuple[Callable[[Any], None], ...] = ()
     convert: Callable[[Inputs], Inputs] = _as_given
     made: frozenset[str] = frozenset()

@@ -57,6 +57,8 @@ def _export(call: ExportCall) -> Any:
             strict=options.strict,
             **newer,
         )
+    for change in call.passes:
+        program = change(program)
     for check in call.checks:
         check(program)
     return program

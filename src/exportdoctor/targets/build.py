@@ -223,7 +223,7 @@ def _small_subject(small: ConfigurationPlan) -> ModelContext:
 
 
 def build_small_model(small: ConfigurationPlan, *, like: nn.Module) -> BuiltTarget:
-    """Build one of `plan_small_models`, with the experts implementation of the model `like`, whose numbers it stands for.
+    """Build one of `plan_small_models`, with the experts implementation of the model `like`, for which it stands.
 
     Raises TargetError where it cannot be built, or is not small.
     """

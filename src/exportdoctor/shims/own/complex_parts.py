@@ -1,0 +1,238 @@
+"""Operators on complex tensors for which `torch.onnx` has no function, computed on their real and imaginary parts.
+
+They are decomposed in the exported program, by `ExportedProgram.run_decompositions`: it has no views or writes in place
+by then, which a new tensor in place of a view would lose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial, reduce
+from typing import Any
+
+from exportdoctor.shims.cure_pattern import Cure
+from exportdoctor.shims.export_call import ExportCall
+from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+
+_VALUES: Mapping[str, Sequence[int]] = {
+    **dict.fromkeys(
+        (
+            *("unsqueeze", "squeeze", "expand", "repeat", "tile", "select", "index", "index_select", "gather", "take"),
+            *("split", "split_with_sizes", "chunk", "unbind", "unfold", "diagonal", "tril", "triu", "cumsum"),
+            *("zeros_like", "empty_like", "new_zeros", "repeat_interleave", "to", "_to_copy"),
+        ),
+        (0,),
+    ),
+    **dict.fromkeys(("zeros", "empty"), ()),
+    "where": (1, 2),
+    **dict.fromkeys(("full", "slice_scatter", "select_scatter", "copy"), (0, 1)),
+    **dict.fromkeys(("index_put", "masked_fill", "constant_pad_nd"), (0, 2)),
+    **dict.fromkeys(("scatter", "pad"), (0, 3)),
+}
+"""Operators that do to each part what they do to the whole, and which of their arguments hold values."""
+_MOST_FACTORS = 16
+
+
+def _is_complex(value: Any) -> bool:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.is_complex()
+    return isinstance(value, complex) or (isinstance(value, torch.dtype) and value.is_complex)
+
+
+def _has_complex(values: Any) -> bool:
+    from torch.utils._pytree import tree_leaves
+
+    return any(map(_is_complex, tree_leaves(values)))
+
+
+def _real_part(value: Any) -> Any:
+    import torch
+
+    if isinstance(value, torch.dtype):
+        return value.to_real() if value.is_complex else value
+    if isinstance(value, torch.Tensor):
+        return torch.real(value) if value.is_complex() else value
+    return value.real if isinstance(value, complex) else value
+
+
+def _imaginary_part(value: Any) -> Any:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return torch.imag(value) if value.is_complex() else torch.zeros_like(value)
+    if isinstance(value, complex):
+        return value.imag
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return 0 if is_number else _real_part(value)
+
+
+def _on_parts(operator: Any, places: Sequence[int], *args: Any, **kwargs: Any) -> Any:
+    """What the operator gives for each part, joined; NotImplemented where nothing is complex."""
+    import torch
+    from torch.utils._pytree import tree_map
+
+    if not _has_complex((args, kwargs)):
+        return NotImplemented
+    kwargs = {name: _real_part(value) for name, value in kwargs.items()}
+    dtype = next((one for one in args if isinstance(one, torch.dtype)), None)
+
+    def on(part: Callable[[Any], Any]) -> Any:
+        given = (tree_map(part, one) if place in places else _real_part(one) for place, one in enumerate(args))
+        return operator(*given, **kwargs)
+
+    real = on(_real_part)
+    if dtype is not None and not dtype.is_complex:
+        return real  # a conversion that drops the imaginary part
+    return tree_map(torch.complex, real, on(_imaginary_part))
+
+
+def _convert(operator: Any, *args: Any, **kwargs: Any) -> Any:
+    """A conversion, which may drop the imaginary part."""
+    dtype = kwargs.get("dtype")
+    if dtype is not None and not dtype.is_complex and _has_complex(args):
+        return operator(*map(_real_part, args), **kwargs)
+    return _on_parts(operator, (0,), *args, **kwargs)
+
+
+def _ones(operator: Any, *args: Any, **kwargs: Any) -> Any:
+    import torch
+
+    if not _has_complex((args, kwargs)):
+        return NotImplemented
+    ones = operator(*map(_real_part, args), **{name: _real_part(value) for name, value in kwargs.items()})
+    return torch.complex(ones, torch.zeros_like(ones))
+
+
+def _product(of: Callable[..., Any], one: Any, other: Any) -> Any:
+    """A product that is linear in both."""
+    import torch
+
+    (real, imaginary), (other_real, other_imaginary) = (
+        (_real_part(value), _imaginary_part(value)) for value in (one, other)
+    )
+    return torch.complex(
+        of(real, other_real) - of(imaginary, other_imaginary), of(real, other_imaginary) + of(imaginary, other_real)
+    )
+
+
+def _einsum(operator: Any, equation: str, operands: Sequence[Any], **how: Any) -> Any:
+    if len(operands) != 2 or not _has_complex(operands):
+        return NotImplemented
+    return _product(lambda *both: operator(equation, both, **how), *operands)
+
+
+def _multiply(operator: Any, one: Any, other: Any) -> Any:
+    return _product(operator, one, other) if _has_complex((one, other)) else NotImplemented
+
+
+def _linear(operator: Any, one: Any, weight: Any, bias: Any = None) -> Any:
+    if not _has_complex((one, weight, bias)):
+        return NotImplemented
+    product = _product(operator, one, weight)
+    return product if bias is None else product + bias
+
+
+def _norm(operator: Any, one: Any, *args: Any, **how: Any) -> Any:
+    return operator(one.abs(), *args, **how) if _is_complex(one) else NotImplemented
+
+
+def _exp(_: Any, one: Any) -> Any:
+    import torch
+
+    return torch.polar(torch.real(one).exp(), torch.imag(one)) if _is_complex(one) else NotImplemented
+
+
+def _log(_: Any, one: Any) -> Any:
+    import torch
+
+    return torch.complex(one.abs().log(), one.angle()) if _is_complex(one) else NotImplemented
+
+
+def _sqrt(_: Any, one: Any) -> Any:
+    import torch
+
+    return torch.polar(one.abs().sqrt(), one.angle() / 2) if _is_complex(one) else NotImplemented
+
+
+def _power(_: Any, one: Any, exponent: Any) -> Any:
+    if not _is_complex(one) or exponent != int(exponent) or not 1 <= exponent <= _MOST_FACTORS:
+        return NotImplemented
+    return reduce(lambda product, _: product * one, range(int(exponent) - 1), one)
+
+
+_OTHERS: Mapping[str, Callable[..., Any]] = {
+    **dict.fromkeys(("to", "_to_copy"), _convert),
+    **dict.fromkeys(("ones", "ones_like", "new_ones"), _ones),
+    **dict.fromkeys(("bmm", "mm", "mv", "dot", "outer", "mul"), _multiply),
+    "einsum": _einsum, "linear": _linear, "linalg_vector_norm": _norm,
+    "exp": _exp, "log": _log, "sqrt": _sqrt, "pow": _power,
+}  # fmt: skip
+
+
+def complex_decompositions() -> dict[Any, Callable[..., Any]]:
+    """For `ExportedProgram.run_decompositions`: what computes each of these operators on the parts of complex tensors.
+
+    Where none of its arguments is complex it gives NotImplemented, with which torch leaves the operator as it is.
+    """
+    import torch
+
+    made: dict[Any, Callable[..., Any]] = {}
+    rules = {name: partial(_on_parts_of, places) for name, places in _VALUES.items()} | dict(_OTHERS)
+    for name, rule in rules.items():
+        packet = getattr(torch.ops.aten, name, None)
+        for overload in packet.overloads() if packet is not None else ():
+            operator = getattr(packet, overload)
+            takes_names = any("Dimname" in str(argument.type) for argument in operator._schema.arguments)
+            if not operator._schema.is_mutable and not takes_names:
+                made[operator] = partial(rule, operator)
+    return made
+
+
+def _on_parts_of(places: Sequence[int], operator: Any, *args: Any, **kwargs: Any) -> Any:
+    return _on_parts(operator, places, *args, **kwargs)
+
+
+def without_complex_operators(program: Any) -> Any:
+    """The program with these operators computed on parts. Raises NotApplicable where it has none on complex tensors."""
+    import torch
+
+    table = complex_decompositions()
+    graphs = (module.graph for module in program.graph_module.modules() if isinstance(module, torch.fx.GraphModule))
+    nodes = [node for graph in graphs for node in graph.nodes if node.target in table]
+    values = ((node.meta.get("val"), [one.meta.get("val") for one in node.all_input_nodes]) for node in nodes)
+    if not any(map(_has_complex, values)):
+        raise NotApplicable("the program has no operator on complex tensors that is computed on their parts")
+    return program.run_decompositions(table)
+
+
+@contextmanager
+def _enter(call: ExportCall) -> Iterator[ExportCall]:
+    yield replace(call, passes=(*call.passes, without_complex_operators))
+
+
+SHIM = Shim(
+    id="complex-as-parts",
+    title="Computes on the real and the imaginary part where ONNX has no operator on complex tensors",
+    soundness="exact",
+    enter=_enter,
+    does=(
+        "`torch.onnx` knows few operators on complex tensors: not `unsqueeze`, `expand`, an index, `torch.where`, "
+        "`torch.einsum` or `torch.exp`. In the exported program each such operator is replaced by the same on the real "
+        "and on the imaginary part, joined by `torch.complex`; products, powers and `exp` by their formulas."
+    ),
+    cures=(Cure(kinds=("translate",), message="complex-valued input", exporters=("export", "export-strict")),),
+    link="https://docs.pytorch.org/docs/stable/onnx_export.html",
+    retire="torch.onnx translates these operators on complex tensors",
+    rank=20,
+    replaces=(
+        Replacement(
+            target="operators on complex tensors",
+            before="rotations = rotations.unsqueeze(1)\n",
+            after="rotations = torch.complex(rotations.real.unsqueeze(1), rotations.imag.unsqueeze(1))\n",
+        ),
+    ),
+)
