@@ -102,6 +102,37 @@ def test_the_baseline_is_written_changed_and_emptied(project: pytest.Pytester) -
     assert known(baseline) == {}
 
 
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_known_failure_hides_no_other_check_of_its_test(project: pytest.Pytester) -> None:
+    """The ratchet writes both. With one of them known the other fails the test; a line behind both is no new error."""
+    project.makepyfile(
+        test_models="""
+        import torch
+        from gate import Gate
+
+        class Other(Gate):
+            pass
+
+        def test_both(assert_exportable):
+            for module in (Gate(), Other()):
+                assert_exportable(module.eval(), (torch.ones(3),))
+            raise ValueError("of a module that does not export")
+        """
+    )
+    wrote = session(project, "--export-baseline", "known.json", "--export-ratchet", "-rx")
+    wrote.assert_outcomes(xfailed=1)
+    wrote.stdout.fnmatch_lines(["*0 of 2 checked modules export", "XFAIL *written into the baseline; then ValueError*"])
+    baseline = project.path / "known.json"
+    text = json.loads(baseline.read_text())
+    assert set(text["failures"]) == {"test_models.py::test_both", "test_models.py::test_both#2"}
+    del text["failures"]["test_models.py::test_both#2"]
+    baseline.write_text(json.dumps(text))
+    red = session(project, "--export-baseline", "known.json")
+    red.assert_outcomes(failed=1)
+    red.stdout.fnmatch_lines(["*broken: test_models.py::test_both#2*"])
+
+
 @pytest.mark.night
 def test_what_is_unchanged_is_answered_from_the_cache(project: pytest.Pytester) -> None:
     words = ("-k", "layer", "-s")
