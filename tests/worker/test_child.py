@@ -46,6 +46,13 @@ def test_the_outcome_of_a_child_is_its_own() -> None:
     assert outcome.peak_rss_mb > 0
 
 
+def test_a_child_whose_own_work_raises_leaves_the_stack_in_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "child.log"
+    end = fork(lambda _: [][0], log=str(log)).wait()
+    assert end.code == 70
+    assert log.read_text().endswith("IndexError: list index out of range\n")
+
+
 def test_a_child_that_dies_leaves_what_it_wrote_and_its_signal() -> None:
     end = fork(crash).wait()
     outcome = end.outcome("p")

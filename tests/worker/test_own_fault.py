@@ -210,3 +210,29 @@ def test_what_made_an_output_is_found_with_the_sizes_as_they_were_given(exporter
     (odd,) = (finding for finding in report.findings if finding.module == "wrapped")
     assert odd.value_origin is not None
     assert odd.value_origin.source == "return found"
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_an_exception_whose_message_raises_is_a_failure_and_no_crash(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(
+        """
+import torch
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        if torch.compiler.is_exporting():
+            raise Mute
+        return x
+
+def build():
+    return Model().eval(), (torch.randn(4, 3),)
+"""
+    )
+    (finding,) = scan_file(path).findings  # torch reads the message itself, and raises what that raises
+    assert (finding.kind, finding.exception.type, finding.line) == ("python_error", "RuntimeError", 11)

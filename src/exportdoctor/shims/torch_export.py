@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
+from exportdoctor.core.exception_text import text_of
 from exportdoctor.core.failure.messages import suggested_fixes
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.export_call import ExportCall, shapes_by_name
@@ -16,6 +17,8 @@ from exportdoctor.targets.held_state import restore_held_state
 from exportdoctor.torch_internals.trees import tree_leaves
 
 _SIZE = re.compile(r"L\['(?P<name>\w+)'\]\.size\(\)\[(?P<place>\d+)\] = (?P<expression>.+)")
+_LONGEST_PROPOSAL = 1_000_000
+"""Characters of a message that may propose dynamic shapes: it does so at its end."""
 _ROUNDS = 4
 """One fix can bring the next to light; torch.onnx stops after one."""
 
@@ -31,7 +34,8 @@ def export_program(call: ExportCall) -> Any:
         try:
             return _export(call)
         except Exception as error:
-            refined = _relate_made_inputs(call, str(error)) or _refine_shapes(call, str(error))
+            message = text_of(error, _LONGEST_PROPOSAL)
+            refined = _relate_made_inputs(call, message) or _refine_shapes(call, message)
             if refined is None:
                 raise
             call = refined

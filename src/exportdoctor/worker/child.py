@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -165,6 +166,8 @@ def _run_child(work: Work, *, log: str | None, writer: int, close: tuple[int, ..
         while data:
             data = data[os.write(writer, data) :]
         code = result if isinstance(result, int) else 0
+    except BaseException:  # of our own code: the target's exceptions are answers
+        traceback.print_exc()
     finally:
         leave(code)
 

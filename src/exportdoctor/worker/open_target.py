@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import time
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from operator import itemgetter
 
@@ -62,6 +64,16 @@ _MANY_ELEMENTS = 2_000_000
 """Of the inputs of a part: an image of 800 by 800. On more, a small model's forward may take long."""
 
 
+@contextmanager
+def _without_timers() -> Iterator[None]:
+    """Take back the alarms that the target's code sets: they would end this process later. A fork has none."""
+    try:
+        yield
+    finally:
+        for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+            signal.setitimer(timer, 0)
+
+
 @dataclass
 class OpenTarget:
     """The target of this worker and its parts. `given` is a plan whose module is in memory already.
@@ -84,7 +96,7 @@ class OpenTarget:
     def open(self, command: Open) -> Opened:
         """Build the target. Raises UsageError and TargetError."""
         LOG.start()
-        with LOG.watch():
+        with LOG.watch(), _without_timers():
             return self._open(command)
 
     def _open(self, command: Open) -> Opened:
@@ -173,7 +185,7 @@ class OpenTarget:
 
     def capture(self, command: Capture) -> Captured:
         """Capture a part. Raises TargetError where its eager forward fails."""
-        with LOG.watch(), blame_running_code(f"Capturing part {command.part} failed"):
+        with LOG.watch(), _without_timers(), blame_running_code(f"Capturing part {command.part} failed"):
             return self._capture_with_sources(command)
 
     def _on_cpu(self) -> AbstractContextManager[None]:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.errors import TargetError
+from exportdoctor.core.exception_text import text_of
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.targets.eager import own_stack, run_once
 from exportdoctor.targets.parts.documented_inputs import TensorSpec, documented_inputs, guessed_input
@@ -163,7 +164,7 @@ def _run(subject: ModelContext, proposal: InputProposal, sizes: ExampleSizes) ->
         return _take(subject, made)
     except Exception as error:
         try:
-            counted = with_placeholders_counted(subject, made, str(error))
+            counted = with_placeholders_counted(subject, made, text_of(error))
         except LookupError:
             raise error from None
         return _take(subject, counted)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from exportdoctor.core.exception_text import text_of
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.targets.eager import run_method_once
 from exportdoctor.targets.parts.input_layouts import (
@@ -238,7 +239,7 @@ def _features(subject: ModelContext, kind: str, name: str, inputs: Mapping[str, 
     try:
         features = run_method_once(subject.model, method, **{**settings, **taken})
     except Exception as error:  # some compare them with the text there
-        said = _MISMATCH.search(str(error))
+        said = _MISMATCH.search(text_of(error))
         if said is None:
             raise
         return int(said["features"])

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from exportdoctor.core.exception_text import text_of
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.targets.built import BuiltPart
 from exportdoctor.targets.model.device import move
@@ -54,7 +55,7 @@ class InputSearch:
     def note(self, error: Exception) -> None:
         """Keep it if it is the first; others keep the tensors of their frames alive."""
         self.first = self.first or error
-        said = _OF_FORM.search(str(error)) and not isinstance(error, AttributeError)
+        said = _OF_FORM.search(text_of(error)) and not isinstance(error, AttributeError)
         self.form_matters |= bool(refuses_fake(error) or said or isinstance(error, NotImplementedError))
 
 

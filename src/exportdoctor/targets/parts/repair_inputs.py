@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from exportdoctor.core.exception_text import text_of
 from exportdoctor.targets.parts.documented_inputs import TensorSpec, documented_inputs, guessed_input
 from exportdoctor.targets.parts.input_layouts import FIRST
 from exportdoctor.targets.parts.model_context import ModelContext, forward_names, nested_configurations
@@ -75,7 +76,7 @@ def repair_inputs(
                     run(specs)
                     return specs
                 except Exception as error:
-                    place = (-len(returned), "required positional argument" in str(error), next(order), specs)
+                    place = (-len(returned), "required positional argument" in text_of(error), next(order), specs)
                     tried.append(place)
                     heapq.heappush(waiting, (*place, _refusal(error)))
         if not waiting:
@@ -94,7 +95,7 @@ class _Refusal:
 
 
 def _refusal(error: Exception) -> _Refusal:
-    text = str(error)
+    text = text_of(error)
     is_of_index = isinstance(error, IndexError) or "out of range" in text or "out of bounds" in text
     return _Refusal(text, _names_of_none(error), is_of_index)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from exportdoctor.core.exception_text import text_of
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.torch_internals.trees import tree_leaves, tree_unflatten
 from exportdoctor.worker.capture.call_shapes import CallShapes, OutputLeaf, Sizes, sizes_of
@@ -104,7 +105,7 @@ def replace_children(
 
 def blames_opaque_op(chain: Iterable[BaseException]) -> bool:
     """Whether the opaque op itself failed, or the code around it: the parent is not to blame then."""
-    return any(_OP_SAYS.search(str(error)) or _raised_in_stand_in(error) for error in chain)
+    return any(_OP_SAYS.search(text_of(error)) or _raised_in_stand_in(error) for error in chain)
 
 
 def _raised_in_stand_in(error: BaseException) -> bool:

@@ -19,6 +19,7 @@ from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 
+from exportdoctor.core.exception_text import text_of
 from exportdoctor.core.failure.messages import statement, violation_entries
 from exportdoctor.core.records.outcome import Frame
 from exportdoctor.torch_internals.shape_env import before_each_guard, dim_names_by_source, sources_by_symbol
@@ -28,6 +29,8 @@ from exportdoctor.worker.describe.module_stack import running_modules
 from exportdoctor.worker.describe.symbol_origins import frames_of_attempt, user_frame_of
 
 _KEPT = 20_000
+_LONGEST_STATEMENT = 1_000_000
+"""Characters of a message that names the dimensions."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ def _guard_here(env: Any, expression: sympy.Basic, frame: FrameType) -> Guard:
 
 
 def _statement(error: BaseException) -> str | None:
-    text = str(error)
+    text = text_of(error, _LONGEST_STATEMENT)
     violated = "onstraints violated" in text or type(error).__name__ == "ConstraintViolationError"
     return statement(text) if violated else None
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from exportdoctor.core.exception_text import text_of
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.records.outcome import Frame
 from exportdoctor.torch_internals.fake_tensors import around_each_dispatch
@@ -34,7 +35,7 @@ _LEAKED_CONSTANT = "fake tensor in the exported program constant's list"
 def _is_found_late(chain: tuple[BaseException, ...]) -> bool:
     """Whether torch refuses a value when the forward is over, so that its stack has no line of it."""
     said = (_UNKNOWN_OUTPUT, _UNKNOWN_TO_DYNAMO, _LEAKED_CONSTANT)
-    return any(words in str(error) for error in chain for words in said)
+    return any(words in text_of(error) for error in chain for words in said)
 
 
 @dataclass
