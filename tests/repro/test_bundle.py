@@ -15,6 +15,7 @@ from exportdoctor.repro.bundle import guide, issue
 from exportdoctor.repro.candidates.reduction import ReductionResult
 from exportdoctor.repro.pipeline import ReproResult
 from exportdoctor.repro.recipient import recipient_of, search_terms
+from exportdoctor.repro.script import Header, with_header
 from exportdoctor.repro.verify import Sighting
 from exportdoctor.store.runs import StoredRun
 from synthetic import WINDOWS, qwen_scan
@@ -72,6 +73,16 @@ def test_the_issue_names_model_versions_and_options_and_nothing_of_ours() -> Non
     assert "[huggingface/transformers#41992](https://github.com/huggingface/transformers/issues/41992)" in text
     assert "exportdoctor" not in text
     assert "20231114" not in text
+
+
+def test_a_message_ends_no_block_and_controls_no_terminal() -> None:
+    """Its fence is longer than any in the message; control characters are made visible, in a script's head, too."""
+    message = "a <img src=x>\x1b[2J\n```\n# Injected\n@everyone\x00"
+    text = issue(replace(MADE, sighting=replace(MADE.sighting, message=message)), RUN, "env")
+    assert "````\na <img src=x>\\x1b[2J\n```\n# Injected\n@everyone\\x00\n````" in text
+    assert text.startswith("# torch.export: X: a \\<img src=x>\\x1b[2J\n")
+    header = Header(origin="", expected=message, environment={}, made_by="")
+    assert not any(ord(one) < 32 and one != "\n" for one in text + with_header("import torch\n", header))
 
 
 def test_a_script_that_does_not_run_in_eager_mode_says_so_first() -> None:

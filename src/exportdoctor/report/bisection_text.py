@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.run.bisection import CodeChange, EnvironmentBisection, Trial, VersionBisection
 from exportdoctor.report import wording
+from exportdoctor.report.markdown_text import fence
 from exportdoctor.report.wording import version_searches as said
 
 BISECTION_FORMS = ("md", "json")
@@ -23,7 +24,7 @@ def render_bisection(found: VersionBisection | EnvironmentBisection, form: str) 
     lines += _versions(found) if isinstance(found, VersionBisection) else _environments(found)
     lines += [f"- {_safe(note)}" for note in found.notes]
     if found.script:
-        lines += ["", "The script:", "", *_fence(found.script.strip("\n"), "python")]
+        lines += ["", "The script:", "", fence(found.script.strip("\n"), "python")]
     return "\n".join([*lines, ""])
 
 
@@ -54,16 +55,8 @@ def _changes(changes: Sequence[CodeChange]) -> list[str]:
     lines = [_safe(said.changes_title(changes)), ""]
     for change in changes:
         lines += [f"{_code(f'{change.file}: {change.function}')}: {_safe(change.note)}", ""] if change.note else []
-        lines += [*_fence(change.diff, "diff"), ""] if change.diff else []
+        lines += [fence(change.diff, "diff"), ""] if change.diff else []
     return lines
-
-
-def _fence(text: str, language: str) -> list[str]:
-    """A block of code which the text itself cannot end."""
-    marks = "```"
-    while marks in text:
-        marks += "`"
-    return [f"{marks}{language}", *(wording.plain(line) for line in text.splitlines()), marks]
 
 
 def _code(text: str) -> str:

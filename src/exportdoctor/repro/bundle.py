@@ -23,6 +23,7 @@ from exportdoctor.core.limits import ENVIRONMENT_SECONDS
 from exportdoctor.core.records.outcome import Frame
 from exportdoctor.report import wording
 from exportdoctor.report.graph_slice_svg import as_svg
+from exportdoctor.report.markdown_text import fence
 from exportdoctor.report.slice_text import as_dot, as_mermaid, as_text
 from exportdoctor.repro.pipeline import ReproResult
 from exportdoctor.repro.recipient import package_of, place_of, recipient_of, search_address, search_terms
@@ -85,13 +86,13 @@ def issue(made: ReproResult, run: StoredRun, environment: str) -> str:
         f"# {_title(made)}",
         wording.issue_not_in_eager() if not made.eager and not died else "",
         _section("happens", _happens(made)),
-        _fence("\n".join(limit_blank_lines(made.source)), "python"),
-        _fence(quote_message(made.sighting.message)[:_MOST_SHOWN], ""),
+        fence("\n".join(limit_blank_lines(made.source)), "python"),
+        _block(quote_message(made.sighting.message)[:_MOST_SHOWN]),
         _section("expected", expected),
         *_closest(made),
         _section("place", wording.issue_place(made.finding, tail_of(made.finding.file or ""))),
         _met_in(made, run),
-        _fence("\n".join(fold_stack(made.finding.stack)), ""),
+        _block("\n".join(fold_stack(made.finding.stack))),
         *_graph(made.finding),
         _section("known", wording.issue_known(made.finding)) if made.finding.known_issues else "",
         _section("versions", _versions(made, environment)),
@@ -117,7 +118,9 @@ def _met_in(made: ReproResult, run: StoredRun) -> str:
 
 def _title(made: ReproResult) -> str:
     seen = made.sighting
-    return wording.issue_title(seen.exception, seen.message, died=seen.died, function=made.finding.function or "")
+    function = made.finding.function or ""
+    title = wording.plain(wording.issue_title(seen.exception, seen.message, died=seen.died, function=function))
+    return " ".join(title.split()).replace("<", r"\<")
 
 
 def _happens(made: ReproResult) -> str:
@@ -135,7 +138,7 @@ def _happens(made: ReproResult) -> str:
 def _versions(made: ReproResult, environment: str) -> str:
     """The few that matter most in a line, and folded below it what torch's issue form asks for."""
     short = versions_of(made.environment, made.imports)
-    folded_up = f"<details>\n<summary>python -m torch.utils.collect_env</summary>\n\n{_fence(environment.strip(), '')}"
+    folded_up = f"<details>\n<summary>python -m torch.utils.collect_env</summary>\n\n{_block(environment.strip())}"
     return f"{short}\n\n{folded_up}\n\n</details>"
 
 
@@ -146,7 +149,7 @@ def _closest(made: ReproResult) -> list[str]:
     changed = difference(made.source, made.reduction.closest)
     if sum(line.startswith(("+", "-")) for line in changed.splitlines()) > _CHANGED_LINES:
         return []
-    return [_section("closest", _fence(changed, "diff"))]
+    return [_section("closest", fence(changed, "diff"))]
 
 
 def _graph(finding: Finding) -> list[str]:
@@ -154,11 +157,11 @@ def _graph(finding: Finding) -> list[str]:
     if finding.slice is None:
         return []
     lines = as_text(finding.slice).splitlines()
-    picture = [_fence(as_mermaid(finding.slice), "mermaid")] if len(lines) <= _SLICE_LINES else []
+    picture = [fence(as_mermaid(finding.slice), "mermaid")] if len(lines) <= _SLICE_LINES else []
     if len(lines) > _SLICE_LINES:
         lines = [*lines[:2], f"  … {len(lines) - _SLICE_LINES} more", *lines[2 - _SLICE_LINES :]]
     text = "\n".join(lines)
-    return [f"{wording.issue_graph_caption()}\n\n{_fence(text, '')}", *picture]
+    return [f"{wording.issue_graph_caption()}\n\n{fence(text, '')}", *picture]
 
 
 def quote_message(message: str) -> str:
@@ -195,8 +198,8 @@ def _section(name: str, text: str) -> str:
     return f"## {wording.ISSUE_HEADINGS[name]}\n\n{text}"
 
 
-def _fence(text: str, language: str) -> str:
-    return f"```{language}\n{text}\n```" if text else ""
+def _block(text: str) -> str:
+    return fence(text, "") if text else ""
 
 
 def collect_environment(environment: dict[str, str]) -> str:

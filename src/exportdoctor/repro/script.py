@@ -75,7 +75,7 @@ def tail_of(path: str) -> str:
 
 def comment_lines(text: str) -> list[str]:
     """A sentence of the head."""
-    return textwrap.wrap(" ".join(text.split()), _WIDTH, initial_indent="# ", subsequent_indent="#   ")
+    return textwrap.wrap(" ".join(wording.plain(text).split()), _WIDTH, initial_indent="# ", subsequent_indent="#   ")
 
 
 def limit_blank_lines(source: str) -> list[str]:
