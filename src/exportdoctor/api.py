@@ -98,10 +98,12 @@ def scan(
         "jobs": jobs,
     }
     for name, limit in limits.items():
-        if limit is not None and not 0 < limit < math.inf:
-            raise UsageError(f"{name}={limit} is no limit", hint="Give a finite number above zero, or None")
+        if limit is not None and not (isinstance(limit, int | float) and 0 < limit < math.inf):
+            raise UsageError(f"{name}={limit!r} is no limit", hint="Give a finite number above zero, or None")
+    if isinstance(shims, str | Path):
+        raise UsageError(f"shims={str(shims)!r} is no list", hint="Give a list of files")
     plan = plan_for_module(
-        module, args, dict(kwargs or {}), dynamic_shapes=dynamic_shapes, more_inputs=more_inputs, options=BuildOptions()
+        module, args, kwargs, dynamic_shapes=dynamic_shapes, more_inputs=more_inputs, options=BuildOptions()
     )
     options = ScanOptions(
         exporter=exporter,

@@ -229,7 +229,7 @@ def _plan(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, dy
     from exportdoctor.targets import plan_for_module
 
     try:
-        return plan_for_module(module, args, dict(kwargs or {}), dynamic_shapes=dynamic_shapes)
+        return plan_for_module(module, args, kwargs, dynamic_shapes=dynamic_shapes)
     except ExportdoctorError as error:
         raise pytest.fail.Exception(error.line(), pytrace=False) from None
 

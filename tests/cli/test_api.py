@@ -115,6 +115,12 @@ def test_bad_input_is_told_in_one_line() -> None:
     for limit in ("timeout", "memory_mb", "build_timeout", "build_memory_mb"):
         with pytest.raises(UsageError, match=f"{limit}=nan"):
             exportdoctor.scan(Tower(), (), **{limit: math.nan})  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match=f"{limit}='x' is no limit"):
+            exportdoctor.scan(Tower(), (), **{limit: "x"})  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"'mine\.py' is no list"):
+        exportdoctor.scan(Tower(), (), shims="mine.py")
+    with pytest.raises(UsageError, match="The keyword arguments are a list"):
+        exportdoctor.scan(Tower(), (), [1])  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="The arguments are a Tensor"):
         exportdoctor.scan(Tower(), torch.randn(5, 4))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="Tower is a class"):

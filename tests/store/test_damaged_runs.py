@@ -84,6 +84,7 @@ def check(folder: Path, data: bytes) -> None:
 @pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(damaged())
+@example(LINES[0] + b'\n{"event": "noted", "text": ' + b"[" * 200_000 + b"\n" + b"\n".join(LINES[1:]) + b"\n")
 @example(LINES[0].replace(b"exportdoctor.events", b"\x80xportdoctor.events") + b"\n")
 def test_a_damaged_run_is_refused_in_one_line_or_has_a_report(
     tmp_path_factory: pytest.TempPathFactory, data: bytes

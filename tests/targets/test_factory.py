@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.export import Dim, ShapesCollection
 
-from exportdoctor.core.errors import TargetError
+from exportdoctor.core.errors import TargetError, UsageError
 from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.targets import BuiltPart, build, plan_for_module, resolve
 from exportdoctor.targets.eager import restore_afterwards, run_once
+from exportdoctor.targets.factory.factory_file import check_factory
 from exportdoctor.targets.sizes.other_sizes import GROWTHS, grown_size, repeat_to
 from exportdoctor.torch_internals.fake_tensors import new_fake_mode
 
@@ -128,6 +129,11 @@ def test_a_factory_that_the_text_of_its_file_does_not_show_is_found(tmp_path: Pa
         ("(M(1, 1), (torch.ones(2, 1),), torch.export.ShapesCollection())", "kwargs hold a ShapesCollection"),
         ("(M(1, 1), {'input': {0: torch.export.Dim('rows')}})", "args hold Dim('rows'"),
         ("(M(1, 1), (torch.ones(2, 1),), {}, [((torch.ones(3, 1),), {})])", "dynamic_shapes hold a tensor"),
+        (
+            "(M(1, 1), (torch.ones(2, 1),), {}, {'input': {7: torch.export.Dim.AUTO}})",
+            "dimension 7 of input, which has 2",
+        ),
+        ("(M(1, 1), (torch.ones(2, 1),), {}, {'input': {-3: torch.export.Dim('rows')}})", "dimension -3 of input"),
         ("(one for one in ())", "returned a generator"),
     ],
 )
@@ -139,10 +145,23 @@ def test_nonsense_is_named_in_one_line(tmp_path: Path, returned: str, said: str)
 
 
 @pytest.mark.parametrize(
+    ("functions", "advice"),
+    [("a", "in.py:a"), ("ab", "in.py:NAME, one of: a, b"), (("a", "build"), "in.py:build"), ("", "in.py:build")],
+)
+def test_a_file_without_a_factory_offers_its_functions(tmp_path: Path, functions: str, advice: str) -> None:
+    file = tmp_path / "in.py"
+    file.write_text("".join(f"def {name}(): ...\n" for name in functions))
+    with pytest.raises(UsageError, match="names no factory") as caught:
+        check_factory(file, name="")
+    assert (caught.value.hint or "").endswith(advice)
+
+
+@pytest.mark.parametrize(
     ("factory", "said", "advice"),
     [
         ("async def build(): return M(1, 1), ()", "returned a coroutine", "def, not async def"),
         ("def build(): yield M(1, 1), ()", "returned a generator", "return in the factory, not yield"),
+        ("build = M(1, 1)", "build is a module", "a function that returns it"),
         ("def build(width): return M(1, 1), ()", "missing a required argument: 'width'", "without arguments"),
         ("def build(): return M(1, 1), (torch.ones(2, 1),), {'input': {0: torch.export.Dim('rows')}}",
          "kwargs hold Dim('rows'", "(module, args, {}, dynamic_shapes)"),
@@ -218,6 +237,13 @@ def test_torchs_own_collection_of_shapes_is_understood() -> None:
     part = part_of(nn.Linear(4, 4), x, dynamic_shapes=shapes)
     assert part.axes == {"rows": ("input[0]",)}
     torch.export.export(part.module, part.args, part.kwargs, dynamic_shapes=part.dynamic_shapes)
+
+
+def test_dimensions_may_be_counted_from_the_end() -> None:
+    part = part_of(nn.Conv1d(2, 2, 1), torch.ones(3, 2, 5), dynamic_shapes=({-1: Dim("length"), 0: Dim("batch")},))
+    assert part.axes == {"length": ("input[2]",), "batch": ("input[0]",)}
+    (((grown,), _),) = part.more_inputs
+    assert grown.shape == (6, 2, 10)
 
 
 def test_no_other_size_is_offered_that_eager_refuses() -> None:

@@ -52,5 +52,5 @@ def decode(data: bytes | str, kind: type[T] | Any) -> T:
     """
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
         raise StoreError(f"not a valid {getattr(kind, '__name__', 'record')}: {error}") from error

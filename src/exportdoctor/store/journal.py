@@ -99,7 +99,7 @@ class EventReader:
             line = data[start : end - 1]
             try:
                 event = self._decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 if end == len(data):
                     return  # a power cut can leave a last line of zeros: as good as torn
                 raise StoreError(f"{self.path}, line {self.lines + 1} is damaged: {error}") from error
@@ -127,7 +127,7 @@ class EventReader:
             return
         try:
             head = _decode_head(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise foreign(self.path) from error
         if head.event != "run_started":
             raise foreign(self.path)

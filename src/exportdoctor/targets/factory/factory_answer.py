@@ -49,7 +49,7 @@ def check_answer(answer: Any, *, name: str) -> FactoryAnswer:
     )
 
 
-def check_call(module: Any, args: Any) -> None:
+def check_call(module: Any, args: Any, kwargs: Any) -> None:
     """Raise UsageError for what is given in Python in place of a module and its arguments."""
     from torch import nn
 
@@ -59,6 +59,8 @@ def check_call(module: Any, args: Any) -> None:
         raise UsageError(f"What is to be exported is {_kind(module)}", hint="Give a torch.nn.Module and its arguments")
     if not isinstance(args, Sequence):
         raise UsageError(f"The arguments are {_kind(args)}", hint="Give a tuple, as in (x,)")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise UsageError(f"The keyword arguments are {_kind(kwargs)}", hint="Give a dict from names to values")
 
 
 def _by_key(answer: Any, name: str) -> Mapping[str, Any]:

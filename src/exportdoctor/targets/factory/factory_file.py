@@ -28,8 +28,9 @@ def check_factory(file: Path, *, name: str) -> None:
     names = (*dict.fromkeys(_names(tree.body)), *("*" for node in ast.walk(tree) if _writes_into_module(node)))
     functions = tuple(node.name for node in tree.body if isinstance(node, ast.FunctionDef))
     if not name:
-        example = "build" if "build" in functions or not functions else functions[-1]
-        raise UsageError(f"{str(file)!r} names no factory", hint=f"Give {file}:{example}")
+        likely = [one for one in functions if one == "build"] or list(functions) or ["build"]
+        hint = f"Give {file}:{likely[0]}" if len(likely) == 1 else f"Give {file}:NAME, one of: {', '.join(likely)}"
+        raise UsageError(f"{str(file)!r} names no factory", hint=hint)
     if name not in names and "*" not in names:
         meant = did_you_mean(name, names)
         found = ", ".join(functions) or "no functions"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -74,7 +74,7 @@ def factory_plan(target: TargetRef, *, file: Path, name: str) -> FactoryPlan:
 def plan_for_module(
     module: nn.Module,
     args: Sequence[Any] = (),
-    kwargs: dict[str, Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
     *,
     dynamic_shapes: Any = None,
     more_inputs: Sequence[Inputs] = (),
@@ -83,13 +83,13 @@ def plan_for_module(
     """Plan a module that exists already, in eval or training mode as it is.
 
     `more_inputs` are `(args, kwargs)` at other sizes, of the same structure. Raises UsageError where there is no
-    module, or a tensor in place of the tuple of arguments.
+    module, a tensor in place of the tuple of arguments, or keyword arguments that are no mapping.
     """
-    check_call(module, args)
+    check_call(module, args, kwargs)
     answer = {
         "module": module,
         "args": tuple(args),
-        "kwargs": kwargs or {},
+        "kwargs": dict(kwargs or {}),
         "dynamic_shapes": dynamic_shapes,
         "more_inputs": tuple(more_inputs),
     }
@@ -125,11 +125,15 @@ def build_factory(plan: FactoryPlan) -> BuiltTarget:
 
 def _call_factory(file: Path, *, name: str) -> Any:
     """Import the file and call its factory. Raises `TargetError` with the user's own stack."""
+    from torch import nn
+
     with blame_target(f"Importing {file.name} failed"):
         module = import_factory_file(file)
     factory = getattr(module, name, None)
     if not callable(factory):
         raise TargetError(f"{file.name} defines no callable {name!r}", hint="Name a function")
+    if isinstance(factory, nn.Module):
+        raise TargetError(f"{file.name}:{name} is a module", hint="Name a function that returns it with its inputs")
     _refuse_arguments(factory, f"{file.name}:{name}")
     with blame_target(f"{file.name}:{name}() failed"):
         return factory()

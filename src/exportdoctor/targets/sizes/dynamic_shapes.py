@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from exportdoctor.core.errors import TargetError
 from exportdoctor.torch_internals.pytree_registry import flatten_once, is_registered, node_kind, shapes_of_children
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def axes_of(module: nn.Module, inputs: Inputs, shapes: Any) -> dict[str, tuple[s
     found: dict[str, list[str]] = {}
 
     def collect(path: str, leaf: Any, spec: Any) -> Any:
+        _refuse_missing_dims(path, leaf, spec)
         for dimension, dim in dynamic_dims(leaf, spec).items():
             place = path if dimension is None else f"{path}[{dimension}]"
             found.setdefault(getattr(dim, "__name__", place), []).append(place)
@@ -82,6 +84,19 @@ def axes_of(module: nn.Module, inputs: Inputs, shapes: Any) -> dict[str, tuple[s
     if shapes:
         map_inputs(collect, module, inputs, shapes)
     return {axis: tuple(places) for axis, places in found.items()}
+
+
+def _refuse_missing_dims(path: str, leaf: Any, spec: Any) -> None:
+    """Raise TargetError for a dimension that the tensor has not."""
+    import torch
+
+    if isinstance(leaf, torch.Tensor) and isinstance(spec, Mapping):
+        rank = leaf.dim()
+        missing = [place for place in spec if isinstance(place, int) and not -rank <= place < rank]
+        if missing:
+            raise TargetError(
+                f"dynamic_shapes name dimension {missing[0]} of {path}, which has {rank}", hint="Count them from 0"
+            )
 
 
 def dynamic_dims(leaf: Any, spec: Any) -> dict[int | None, Any]:
@@ -99,7 +114,8 @@ def dynamic_dims(leaf: Any, spec: Any) -> dict[int | None, Any]:
             items = list(enumerate(spec))
         case _:
             items = []
-    return {dimension: dim for dimension, dim in items if is_dynamic(dim) and 0 <= dimension < leaf.dim()}
+    rank = leaf.dim()  # torch counts negative ones from the end
+    return {place % rank: dim for place, dim in items if is_dynamic(dim) and -rank <= place < rank}
 
 
 def is_dynamic(dim: Any) -> bool:
