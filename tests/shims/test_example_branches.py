@@ -117,6 +117,35 @@ def test_what_would_fix_a_number_or_is_left_to_chance_is_refused(
         export(module, args)
 
 
+class Weighted(nn.Module):
+    """A condition on what comes of its weights, one of which is a parameter of a class of its own."""
+
+    class Scale(nn.Parameter):
+        pass
+
+    def __init__(self, most: float) -> None:
+        super().__init__()
+        self.most = most
+        self.layer = nn.Linear(4, 4)
+        self.scale = self.Scale(torch.full((4,), 2.0))
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(self.layer(x) * self.scale)
+        if y.abs().max() > self.most:
+            return y * 2
+        return y
+
+
+def test_conditions_on_weights_are_decided_by_their_values() -> None:
+    for seed in range(4):
+        torch.manual_seed(seed)
+        module, x = Weighted(0.0).eval(), torch.randn(3, 4)
+        most = module(x).abs().max().item() / 2
+        for module.most in (most * 0.9, most * 1.1):
+            torch.testing.assert_close(export(module, (x,)).module()(x), module(x))
+
+
 def test_dropout_at_inference_is_no_chance() -> None:
     class Dropping(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ _SETTING = "fake_tensor_propagate_real_tensors"
 _TOLD = re.compile(r"Runtime assertion failed for expression (.+?) on node")
 _BOUND = re.compile(r"(\w+) (>=|<=) (-?\d+)")
 _FAR = 2**62
+_COPY = "_safe_copy"
 _COMPARISON = "_maybe_infer_fake_kernel_from_pytree_out"
 _DECIDED = "propagate_real_tensors"
 """How the message of an assertion begins that torch adds where it has decided by the example."""
@@ -29,6 +30,7 @@ def decide_by_example(may_assume: Callable[[Any, Any], bool]) -> Iterator[None]:
     such a question is raised.
     """
     import torch._functorch.config as config
+    from torch._subclasses import meta_utils
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -44,9 +46,19 @@ def decide_by_example(may_assume: Callable[[Any, Any], bool]) -> Iterator[None]:
     with (
         patch_attribute(ShapeEnv, plain.__name__, assert_if_it_may_be),
         patch_attribute(FakeTensorMode, _COMPARISON, _keep_fake),
+        patch_attribute(meta_utils, _COPY, _copy_values),
         config.patch({_SETTING: True}),
     ):
         yield
+
+
+def _copy_values(target: Any, source: Any) -> None:
+    """In place of torch's, which copies plain tensors alone: the values of a parameter would be what memory holds."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    if isinstance(source, torch.Tensor) and not isinstance(source, FakeTensor):
+        target.copy_(source.detach().as_subclass(torch.Tensor))
 
 
 def _keep_fake(mode: Any, operator: Any, fake_inputs: Any, real_inputs: Any, fake_output: Any, real_output: Any) -> Any:
@@ -110,6 +122,7 @@ _NAMES = ("guard_or_defer_runtime_assert", "_make_data_dependent_error", "var_to
 
 def _carries_values() -> bool:
     import torch._functorch.config as config
+    from torch._subclasses import meta_utils
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -118,6 +131,7 @@ def _carries_values() -> bool:
         (
             hasattr(config, _SETTING),
             hasattr(FakeTensorMode, _COMPARISON),
+            hasattr(meta_utils, _COPY),
             *(hasattr(env, name) for name in _NAMES),
         )
     )
@@ -125,7 +139,7 @@ def _carries_values() -> bool:
 
 EXAMPLE_VALUES = Hook(
     id="example-values",
-    api=(f"torch._functorch.config.{_SETTING}, FakeTensorMode.{_COMPARISON}, ShapeEnv.{{{', '.join(_NAMES)}}}"),
+    api=(f"torch._functorch.config.{_SETTING}, FakeTensorMode.{_COMPARISON}, meta_utils.{_COPY}, ShapeEnv.{{{', '.join(_NAMES)}}}"),
     used_for="the shim branches-as-example, which decides conditions on values as for the example",
     lost="that shim is not applicable",
     seen_on=("2.13.0", "2.14.1"),
