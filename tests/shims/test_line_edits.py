@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import ast
 import textwrap
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from exportdoctor.core.failure.explanations import explain
-from exportdoctor.core.failure.kinds import KINDS
+from exportdoctor.core.failure.finding import Finding
+from exportdoctor.core.failure.kinds import KINDS, FailureKind
+from exportdoctor.core.records.outcome import Frame
+from exportdoctor.engine.cure.try_rewrites import edits_of
 from exportdoctor.shims.edits.line_edits import _RULES, line_edits
 from exportdoctor.shims.edits.source_text import changed_function
+from synthetic import WINDOWS
 
 GATE = """
 import torch.nn as nn
@@ -91,3 +97,34 @@ def test_every_proposal_is_python_that_changes_one_function() -> None:
 def test_every_rule_has_the_title_of_a_rewrite_that_is_tested() -> None:
     titles = {rewrite.title for kind in KINDS for rewrite in explain(kind).rewrites}
     assert {title for rules in _RULES.values() for title, _ in rules} <= titles
+
+
+def test_a_check_whose_exception_is_caught_becomes_no_assertion(tmp_path: Path) -> None:
+    """The model would go on where the program refuses; the finding's stack has the line of the `try`."""
+    file = tmp_path / "net.py"
+    file.write_text(
+        textwrap.dedent("""
+        def check(z):
+            if not z.isfinite().all():
+                raise FloatingPointError("z")
+
+        def guarded(z):
+            try:
+                check(z)
+            except FloatingPointError:
+                z = z.nan_to_num()
+            return z
+
+        def plain(z):
+            check(z)
+            return z
+        """)
+    )
+
+    def finding(caller: int) -> Finding:
+        stack = tuple(Frame(file=str(file), line=line, function="", source="", user=True) for line in (caller, 3))
+        found = msgspec.structs.replace(WINDOWS, file=str(file), line=3, source="if not z.isfinite().all():")
+        return msgspec.structs.replace(found, kind=FailureKind.DATA_DEPENDENT_GUARD, stack=stack, origins=())
+
+    assert not edits_of(finding(8))
+    assert [edit.title for edit in edits_of(finding(14))] == ["Assert the condition instead of branching on it"] * 2

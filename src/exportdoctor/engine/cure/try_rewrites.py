@@ -17,6 +17,7 @@ from exportdoctor.engine.cure.try_shims import PartTrial, meets, try_sets
 from exportdoctor.process.launcher import Launcher
 from exportdoctor.report.wording.formatting import short_path
 from exportdoctor.report.wording.shim_tries import agreement_line
+from exportdoctor.shims.caught_exceptions import catching_line
 from exportdoctor.shims.edits.line_edits import LineEdit, line_edits
 
 _MOST = 8
@@ -62,7 +63,8 @@ def edits_of(finding: Finding) -> tuple[LineEdit, ...]:
         return ()
     frames = [finding.guard, finding.value_origin, *(origin.frame for origin in finding.origins)]
     lines = [number, *(frame.line for frame in frames if frame is not None and frame.file == name)]
-    return line_edits(text, finding.kind, lines)[:_MOST]
+    is_caught = any(frame.user and catching_line(frame.file, frame.line) for frame in finding.stack)
+    return line_edits(text, finding.kind, lines, is_caught=is_caught)[:_MOST]
 
 
 def proposals(finding: Finding) -> tuple[TriedRewrite, ...]:

@@ -21,8 +21,11 @@ class LineEdit(NamedTuple):
     text: str
 
 
-def line_edits(text: str, kind: str, lines: Iterable[int]) -> tuple[LineEdit, ...]:
-    """The rewrites of a kind of failure that fit one of these lines of a file; none where it is no Python."""
+def line_edits(text: str, kind: str, lines: Iterable[int], *, is_caught: bool = False) -> tuple[LineEdit, ...]:
+    """The rewrites of a kind of failure that fit one of these lines of a file; none where it is no Python.
+
+    Where what they raise `is_caught`, the model goes on from there, and a program that asserts it does not.
+    """
     try:
         source = SourceText(text)
     except (SyntaxError, ValueError):
@@ -31,6 +34,8 @@ def line_edits(text: str, kind: str, lines: Iterable[int]) -> tuple[LineEdit, ..
     for line in dict.fromkeys(lines):
         for place in source.places(line):
             for title, rule in _RULES.get(kind, ()):
+                if is_caught and rule is _assert:
+                    continue
                 for changes in rule(place):
                     edit = LineEdit(title, _with_torch(source, source.replace(changes)))
                     found.setdefault(edit.text, edit)
