@@ -140,7 +140,8 @@ def _carries_values() -> bool:
 EXAMPLE_VALUES = Hook(
     id="example-values",
     api=(
-        f"torch._functorch.config.{_SETTING}, FakeTensorMode.{_COMPARISON}, meta_utils.{_COPY}, ShapeEnv.{{{', '.join(_NAMES)}}}"
+        f"torch._functorch.config.{_SETTING}, FakeTensorMode.{_COMPARISON}, meta_utils.{_COPY}, "
+        f"ShapeEnv.{{{', '.join(_NAMES)}}}"
     ),
     used_for="the shim branches-as-example, which decides conditions on values as for the example",
     lost="that shim is not applicable",
