@@ -89,6 +89,44 @@ print("agrees")
 """
 
 
+DATACLASS = """
+from dataclasses import dataclass
+import torch
+
+class Net(torch.nn.Module):
+    @dataclass
+    class Out:
+        twice: torch.Tensor
+
+    def forward(self, x):
+        return self.Out(x * 2)
+
+def build():
+    return Net().eval(), (torch.ones(3),)
+"""
+LOADED = """
+import sys
+sys.modules["exportdoctor"] = None
+import torch
+sys.path.insert(0, ".")
+import shims_for_net_build_default as cure
+found = cure.load("model.pt2").module()(torch.full((3,), 4.0))
+print(type(found).__qualname__, found.twice.tolist())
+"""
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_program_of_the_users_own_classes_is_loaded_by_its_shims_file(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(DATACLASS)
+    done = command(
+        *("net.py:build", "--to", "pt2", "--shims", "register-dataclass-pytree", "-o", "model.pt2"), folder=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    outside = subprocess.run([sys.executable, "-I", "-c", LOADED], capture_output=True, text=True, cwd=tmp_path)
+    assert outside.stdout.strip() == "Net.Out [8.0, 8.0, 8.0]", outside.stderr[-2000:]
+
+
 @pytest.mark.night
 def test_a_program_and_its_shims_work_where_exportdoctor_is_not(tmp_path: Path) -> None:
     done = command(

@@ -22,6 +22,10 @@ from exportdoctor.store.places import slug
 
 CACHES = "register-cache-pytree"
 CACHE_SHIMS = (CACHES, "register-cache-pytree-fixed")
+REGISTERS_OBJECTS = "register-dataclass-pytree"
+"""How the ids of the shims begin that register classes of the user's own for the time of an export."""
+_REGISTER = ("exportdoctor.shims.own.dataclass_pytrees", "register_attributes")
+_IS_REGISTERED = ("exportdoctor.torch_internals.pytree_registry", "is_registered")
 _CALL = "exportdoctor.shims.export_call"
 _EXPORTING = "exportdoctor.shims.torch_export"
 _PLAIN_IMAGE = "exportdoctor.worker.export.image_input"
@@ -95,6 +99,18 @@ def load(path):
         return torch.export.load(path)
 '''
 
+_REGISTERING_LOAD_TAIL = '''
+
+def load(path):
+    """A saved program. The classes of its inputs and outputs that torch does not know are registered, and stay so."""
+    for place in {classes!r}:
+        module, _, name = place.partition(":")
+        kind = attrgetter(name)(importlib.import_module(module))
+        if not is_registered(kind):
+            register_attributes(kind)
+    return torch.export.load(path)
+'''
+
 _CACHE_TAIL = '''
 
 @contextmanager
@@ -108,9 +124,9 @@ def caches():
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModuleHeader:
     """The header of the module. `made_by` is the command, `versions` those of the proof, `program` the file that
-    was proved, `imports` what must be imported before that can be loaded, `sets` as in ExportResult. With `image_input`
-    it brings the module that makes patches of a plain image, with `next_positions` the function that says where a
-    generated token stands.
+    was proved, `imports` and `classes` what must be imported and registered before that can be loaded, `sets` as in
+    ExportResult. With `image_input` it brings the module that makes patches of a plain image, with `next_positions` the
+    function that says where a generated token stands.
     """
 
     title: str
@@ -120,6 +136,7 @@ class ModuleHeader:
     program: str = ""
     proved: str = ""
     imports: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
     sets: tuple[str, ...] = ()
     image_input: bool = False
     next_positions: bool = False
@@ -153,7 +170,13 @@ def shims_module(shims: Sequence[Shim], about: ModuleHeader) -> str:
     tail = _TAIL.format(table=table, changing=changing, sets=sets)
     if about.program.endswith(".pt2"):
         opaque = tuple(shim.id for shim in shims if shim.soundness == "opaque")
-        tail += (_LOAD_OPAQUE_TAIL if opaque else _LOAD_TAIL).format(imports=about.imports, opaque=opaque)
+        load = _LOAD_OPAQUE_TAIL if opaque else _LOAD_TAIL
+        if any(shim.id.startswith(REGISTERS_OBJECTS) for shim in shims):
+            load = _REGISTERING_LOAD_TAIL
+            bundler.add(*_REGISTER)
+            bundler.add(*_IS_REGISTERED)
+            bundler.imports["attrgetter"] = ("operator", "attrgetter")
+        tail += load.format(imports=about.imports, classes=about.classes, opaque=opaque)
         bundler.imports.update({"importlib": ("importlib", ""), "torch": ("torch", "")})
     if found := [name for name, _ in entries if name in CACHE_SHIMS]:
         tail += _CACHE_TAIL.format(name=found[0])

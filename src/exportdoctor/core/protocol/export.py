@@ -125,7 +125,8 @@ class Precision(msgspec.Struct, frozen=True, kw_only=True):
 class ExportResult(Reply, frozen=True, kw_only=True, tag="result"):
     """The exported files and what they compute; `ran_in` is the engine that the numbers come from.
 
-    `imports` are the modules to import before a saved program can be loaded, `needs_caches` says that it takes or gives
+    `imports` are the modules to import before a saved program can be loaded, `classes` those of its inputs and outputs
+    that are registered, as `module:qualified.name`, `needs_caches` says that it takes or gives
     a cache, whose class is registered nowhere, `needs_positions` that the caller must say where each new token stands.
     `sets` are the attributes that what was hoisted set for the example, `unchecked` is what the program asserts and the
     file cannot check.
@@ -145,6 +146,7 @@ class ExportResult(Reply, frozen=True, kw_only=True, tag="result"):
     needs_caches: bool = False
     needs_positions: bool = False
     imports: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
     sets: tuple[str, ...] = ()
     environment: dict[str, str] = msgspec.field(default_factory=dict)
     weights: str = ""

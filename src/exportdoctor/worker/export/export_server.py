@@ -248,6 +248,7 @@ def _result(
         needs_caches=any(_takes_or_gives_caches(piece.part) for piece in pieces),
         needs_positions=needs_positions,
         imports=tuple(sorted({name for made in found for name in made.imports})),
+        classes=tuple(sorted({name for made in found for name in made.classes})),
         sets=tuple(sorted({name for made in found for name in made.sets})),
         environment=environment.versions(),
         weights=built.weights,

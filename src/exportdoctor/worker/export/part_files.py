@@ -31,7 +31,7 @@ from exportdoctor.worker.describe.module_stack import state_id
 from exportdoctor.worker.domain.part_search import make_search
 from exportdoctor.worker.domain.size_trials import SAVED, DomainSearch, TriedStage
 from exportdoctor.worker.export.load_cost import LoadCost, measure_load
-from exportdoctor.worker.export.program_file import load_program, modules_of_classes, save_program
+from exportdoctor.worker.export.program_file import classes_of, load_program, modules_of_classes, save_program
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import failed_run
 from exportdoctor.worker.prove.input_set import InputSet
@@ -79,6 +79,7 @@ class PartExport:
     opset: int = 0
     losses: tuple[PrecisionLoss, ...] = ()
     imports: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
     sets: frozenset[str] = frozenset()
     domain: SizeDomain | None = None
     search: DomainSearch | None = None
@@ -190,7 +191,7 @@ def _export(job: PartJob, call: ExportCall) -> Any:
 def _as_program(job: PartJob, made: PartExport, call: ExportCall, program: Any) -> None:
     path = job.folder / f"{job.stem}.pt2"
     job.doing("saving and loading the program")
-    made.imports = modules_of_classes(program)
+    made.imports, made.classes = modules_of_classes(program), classes_of(program)
     try:
         save_program(program, path)
         with measure_load() as cost:

@@ -89,6 +89,16 @@ def modules_of_classes(program: Any) -> tuple[str, ...]:
     return tuple(sorted({kind.__module__ for kind in kinds if kind.__module__ != "builtins"}))
 
 
+def classes_of(program: Any) -> tuple[str, ...]:
+    """The registered classes among the inputs and outputs of a program, each as `module:qualified.name`, sorted.
+
+    One that a function defines has no such name.
+    """
+    kinds = [*_own_classes(program.call_spec.in_spec), *_own_classes(program.call_spec.out_spec)]
+    named = (kind for kind in kinds if kind.__module__ != "builtins" and "<" not in kind.__qualname__)
+    return tuple(sorted({f"{kind.__module__}:{kind.__qualname__}" for kind in named}))
+
+
 def _own_classes(spec: Any) -> Iterator[type]:
     """The classes in a layout that pytree knows by a registration only."""
     if isinstance(spec.type, type) and not is_builtin_class(spec.type):
