@@ -936,6 +936,27 @@ def test_a_failure_that_the_part_never_meets_is_said_to_be_a_submodules_alone(tm
 
 @pytest.mark.long
 @pytest.mark.slow
+def test_a_failure_that_a_fixed_size_hides_is_not_said_to_be_a_submodules_alone(tmp_path: Path) -> None:
+    """The second loop asks for the same size; the part does not meet it because the first made that a constant."""
+    (tmp_path / "loops.py").write_text(
+        "import torch\n\n\n"
+        "class Seeded(torch.nn.Module):\n    def forward(self, x):\n        rows = [x[:, 0]]\n"
+        "        for t in range(1, x.shape[1]):\n            rows.append(0.5 * rows[-1] + x[:, t])\n"
+        "        return torch.stack(rows, 1)\n\n\n"
+        "class Back(torch.nn.Module):\n    def forward(self, x):\n        h = x[:, 0] * 0\n"
+        "        for t in reversed(range(x.shape[1])):\n            if t % 2:\n                h = h + x[:, t]\n"
+        "        return h\n\n\n"
+        "def build():\n    dims = {0: torch.export.Dim('b'), 1: torch.export.Dim('t')}\n"
+        "    return torch.nn.Sequential(Seeded(), Back()).eval(), (torch.randn(2, 6, 4),), {}, (dims,)\n"
+    )
+    report = scan_file(tmp_path / "loops.py", cure=True)
+    assert report.parts[0].prescription is not None
+    assert report.parts[0].prescription.soundness == "specialised"
+    assert {finding.modules: finding.only_alone for finding in report.findings} == {("0",): False, ("1",): False}
+
+
+@pytest.mark.long
+@pytest.mark.slow
 def test_one_submodule_can_be_asked_alone(tmp_path: Path) -> None:
     report = scan_file(FIXTURES / "parent_own_code_and_child.py", modules=("encoder.gate",))
     statuses = {module.fqn: module.status for module in report.parts[0].modules}

@@ -141,8 +141,11 @@ class PartDiagnosis:
         return any(group.leading_verdict.outcome is outcome for outcome in met)
 
     def is_met_alone(self, group: FailureGroup) -> bool:
-        """Whether submodules alone show it: the part was made to export, and no attempt at it ended in this."""
-        if self.cure is None or self.cure.prescription is None:
+        """Whether submodules alone show it: the part was made to export, and no attempt at it ended in this.
+
+        Not known where a size or a value was fixed for it: that may hide it.
+        """
+        if self.cure is None or self.cure.prescription is None or self.cure.prescription.soundness == "specialised":
             return False
         if any(verdict.fqn == self.captured.prefix for verdict in group.verdicts):
             return False
