@@ -124,13 +124,15 @@ def make_repro(request: ReproRequest, tell: Tell) -> ReproResult:
         imported = needed_imports(draft, source)
         shims = command.probe.shims
         under = (wording.repro_under_shims(shims),) if shims else ()
+        fails_in_eager = not reduction.eager and not signature.kind.ends_the_process
+        sizes = (wording.repro_not_in_eager(),) if fails_in_eager else ()
         notes += (*draft.notes, *imported)
         header = Header(
             origin=origin_of(finding),
             expected=_expected_line(seen, sighting),
             environment=seen.environment,
             made_by=request.made_by,
-            remarks=(*under, *draft.remarks, *imported),
+            remarks=(*sizes, *under, *draft.remarks, *imported),
         )
         return ReproResult(
             finding=finding,

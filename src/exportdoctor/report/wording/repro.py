@@ -208,6 +208,11 @@ def issue_expectation(*, died: bool, runs_in_eager: bool, page: str = "") -> str
     return f"An exported program.{eager}"
 
 
+def repro_not_in_eager() -> str:
+    """Said in the head of such a script."""
+    return "Not seen to run without export: its inputs were reduced together with its code."
+
+
 def issue_not_in_eager() -> str:
     """Said first of a script whose module was not seen to run in eager mode."""
     return (
