@@ -546,6 +546,13 @@ def case(
     return Case(call=call, fails=fails, mended=mended, others=others, export=export, eager=eager)
 
 
+class Binned(nn.Module):
+    """Values in bins of which the edges are an input."""
+
+    def forward(self, edges: Tensor, values: Tensor) -> Tensor:
+        return torch.searchsorted(edges.sort().values, values)
+
+
 class Turned(nn.Module):
     """Rotary embeddings by complex numbers, of any length."""
 
@@ -618,6 +625,13 @@ CASES: dict[str, Case] = {
         [(torch.tensor([1, 0, 1]),), (torch.tensor([0, 0, 5, 7]),)],
         "OpOverload for aten.sub",
         (_FREE,),
+        export=translated,
+    ),
+    "decomposed-for-onnx": case(
+        Binned,
+        [(torch.randn(4), torch.randn(2, 5)), (torch.randn(3), torch.randn(2, 7)), (torch.randn(9), torch.randn(2, 2))],
+        "No ONNX function found",
+        ({0: Dim("edges", min=2)}, {1: Dim("length", min=2)}),
         export=translated,
     ),
     "complex-as-parts": case(
