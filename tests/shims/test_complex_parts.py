@@ -43,6 +43,8 @@ OPERATORS: dict[str, Operator] = {
     "put": lambda z, w: z.index_put((torch.tensor([0]),), w[:1]),
     "written": written,
     "made": lambda z, w: (torch.ones_like(z) + w, torch.zeros(2, 4, dtype=torch.cfloat) + z, z.new_zeros(2, 4) + w),
+    "full": lambda z, w: (torch.full((2, 4), 2 + 1j) * w, torch.full_like(z, 3) + w, z.new_full((2, 4), 1j) * w),
+    "taken by real numbers": lambda z, w: (z.real.clone().copy_(w), z.real.index_put((torch.tensor([0]),), w.real[:1])),
     "converted": lambda z, w: (z.real.to(torch.complex64) * w, z[None].to(torch.float32), z[None].to(torch.complex128)),
     "einsum": lambda z, w: torch.einsum("ij,kj->ik", z, w),
     "products": lambda z, w: (torch.bmm(z[None], w.mT[None]), z.mm(w.T), z[0].dot(w[1]), torch.outer(z[0], w[0])),

@@ -35,7 +35,9 @@ OPERATORS: dict[str, Operator] = {
     "kthvalue": lambda x, y: (*x.kthvalue(2), *y.kthvalue(3, dim=0, keepdim=True)),
     "median": lambda x, y: (x.median(), *y.median(0), *x.median(-1, keepdim=True), (x * 9).long().median()),
     "median of NaN": lambda x, y: (torch.where(x > 0.5, math.nan, x).median(-1).values, (x / 0 * 0).median()),
-    "repeat_interleave": lambda x, y: x.repeat_interleave(torch.tensor([1, 0, 2, 3]), 0, output_size=6),
+    "repeat_interleave": lambda x, y: (x.repeat_interleave(torch.tensor([1, 0, 2, 3]), 0, output_size=6),
+                                       y.repeat_interleave(torch.tensor(2), 1, output_size=8),
+                                       x.repeat_interleave(torch.tensor([3]), output_size=48)),
     "scatter": lambda x, y: (x.scatter_add(1, FIRST, y), x.scatter(0, FIRST[:2], y),
                              x.scatter_reduce(1, FIRST + 1, y, "amax"), y.scatter_reduce(1, FIRST, x, "sum")),
 }  # fmt: skip

@@ -26,12 +26,16 @@ _VALUES: Mapping[str, Sequence[int]] = {
         (0,),
     ),
     **dict.fromkeys(("zeros", "empty"), ()),
+    **dict.fromkeys(("full", "full_like"), (1,)),
+    "new_full": (2,),
     "where": (1, 2),
-    **dict.fromkeys(("full", "slice_scatter", "select_scatter", "copy"), (0, 1)),
+    **dict.fromkeys(("slice_scatter", "select_scatter", "copy"), (0, 1)),
     **dict.fromkeys(("index_put", "masked_fill", "constant_pad_nd"), (0, 2)),
     **dict.fromkeys(("scatter", "pad"), (0, 3)),
 }
 """Operators that do to each part what they do to the whole, and which of their arguments hold values."""
+_INTO_FIRST = frozenset({"slice_scatter", "select_scatter", "copy", "index_put", "scatter"})
+"""Those that write into the first argument: a real one takes the real part."""
 _MOST_FACTORS = 16
 
 
@@ -181,19 +185,22 @@ def complex_decompositions() -> dict[Any, Callable[..., Any]]:
     import torch
 
     made: dict[Any, Callable[..., Any]] = {}
-    rules = {name: partial(_on_parts_of, places) for name, places in _VALUES.items()} | dict(_OTHERS)
+    rules = {name: partial(_on_parts_of, name) for name in _VALUES} | dict(_OTHERS)
     for name, rule in rules.items():
         packet = getattr(torch.ops.aten, name, None)
         for overload in packet.overloads() if packet is not None else ():
             operator = getattr(packet, overload)
-            takes_names = any("Dimname" in str(argument.type) for argument in operator._schema.arguments)
-            if not operator._schema.is_mutable and not takes_names:
+            arguments = operator._schema.arguments
+            is_other = any("Dimname" in str(one.type) or one.name == "reduce" for one in arguments)
+            if not operator._schema.is_mutable and not is_other:
                 made[operator] = partial(rule, operator)
     return made
 
 
-def _on_parts_of(places: Sequence[int], operator: Any, *args: Any, **kwargs: Any) -> Any:
-    return _on_parts(operator, places, *args, **kwargs)
+def _on_parts_of(name: str, operator: Any, *args: Any, **kwargs: Any) -> Any:
+    if name in _INTO_FIRST and not _is_complex(args[0]) and _has_complex(args):
+        return operator(*map(_real_part, args), **kwargs)
+    return _on_parts(operator, _VALUES[name], *args, **kwargs)
 
 
 def without_complex_operators(program: Any) -> Any:
@@ -202,11 +209,17 @@ def without_complex_operators(program: Any) -> Any:
 
     table = complex_decompositions()
     graphs = (module.graph for module in program.graph_module.modules() if isinstance(module, torch.fx.GraphModule))
-    nodes = [node for graph in graphs for node in graph.nodes if node.target in table]
+    nodes = [node for graph in graphs for node in graph.nodes if node.target in table or _writes(node.target)]
     values = ((node.meta.get("val"), [one.meta.get("val") for one in node.all_input_nodes]) for node in nodes)
     if not any(map(_has_complex, values)):
         raise NotApplicable("the program has no operator on complex tensors that is computed on their parts")
     return program.run_decompositions(table)
+
+
+def _writes(operator: Any) -> bool:
+    """Whether it writes in place, for which another operator stands in the end."""
+    schema = getattr(operator, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
 
 
 @contextmanager

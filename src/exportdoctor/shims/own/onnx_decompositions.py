@@ -113,8 +113,11 @@ def _repeat(_: Any, repeats: Any, *, output_size: Any = None) -> Any:
 def _repeat_values(_: Any, values: Any, repeats: Any, dim: int | None = None, *, output_size: Any = None) -> Any:
     if output_size is None:
         return NotImplemented
-    indices = _repeat(None, repeats, output_size=output_size)
-    return values.reshape(-1)[indices] if dim is None else values.index_select(dim, indices)
+    if dim is None:
+        values, dim = values.reshape(-1), 0
+    if repeats.dim() == 0 or repeats.shape[0] == 1:
+        repeats = repeats.reshape(1).expand(values.shape[dim])
+    return values.index_select(dim, _repeat(None, repeats, output_size=output_size))
 
 
 def _scatter(operator: Any, values: Any, dim: int, index: Any, source: Any, *how: Any, **named: Any) -> Any:
