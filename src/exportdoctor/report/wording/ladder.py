@@ -201,4 +201,5 @@ def cause_lines(stage: LadderStage, cause: LadderCause) -> Iterator[str]:
         yield f"  {right}"
     yield f"  on inputs: {cause.inputs}"
     if wrong := sum(value.inherited > value.allowed and not value.excuse for value in stage.values):
-        yield f"  off are {count(wrong, 'value')} of {stage.name}: this one and what follows"
+        differ = f"{count(wrong, 'value')} of {stage.name} {'differs' if wrong == 1 else 'differ'}"
+        yield f"  {differ}: this one{'' if wrong == 1 else ' and what follows'}"
