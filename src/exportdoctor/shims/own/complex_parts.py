@@ -15,6 +15,7 @@ from typing import Any
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+from exportdoctor.torch_internals.trees import tree_leaves, tree_map
 
 _VALUES: Mapping[str, Sequence[int]] = {
     **dict.fromkeys(
@@ -48,8 +49,6 @@ def _is_complex(value: Any) -> bool:
 
 
 def _has_complex(values: Any) -> bool:
-    from torch.utils._pytree import tree_leaves
-
     return any(map(_is_complex, tree_leaves(values)))
 
 
@@ -77,7 +76,6 @@ def _imaginary_part(value: Any) -> Any:
 def _on_parts(operator: Any, places: Sequence[int], *args: Any, **kwargs: Any) -> Any:
     """What the operator gives for each part, joined; NotImplemented where nothing is complex."""
     import torch
-    from torch.utils._pytree import tree_map
 
     if not _has_complex((args, kwargs)):
         return NotImplemented
@@ -91,7 +89,10 @@ def _on_parts(operator: Any, places: Sequence[int], *args: Any, **kwargs: Any) -
     real = on(_real_part)
     if dtype is not None and not dtype.is_complex:
         return real  # a conversion that drops the imaginary part
-    return tree_map(torch.complex, real, on(_imaginary_part))
+    imaginary = on(_imaginary_part)
+    if isinstance(real, torch.Tensor):
+        return torch.complex(real, imaginary)
+    return [torch.complex(*parts) for parts in zip(real, imaginary, strict=True)]
 
 
 def _convert(operator: Any, *args: Any, **kwargs: Any) -> Any:
