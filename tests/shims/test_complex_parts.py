@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-import exportdoctor.shims as sh
-from exportdoctor.shims import ExportCall, NotApplicable
+from decompositions import Computes, Operator, assert_same_results, translate
+from exportdoctor.shims import NotApplicable
 from exportdoctor.shims.own.complex_parts import without_complex_operators
-
-Operator = Callable[[Tensor, Tensor], Any]
 
 
 def written(z: Tensor, w: Tensor) -> Tensor:
@@ -55,16 +51,11 @@ OPERATORS: dict[str, Operator] = {
 }  # fmt: skip
 
 
-class OnComplex(nn.Module):
-    """The operator on two complex numbers a row and column; its complex results as pairs."""
-
-    def __init__(self, operator: Operator) -> None:
-        super().__init__()
-        self.operator = operator
+class OnComplex(Computes):
+    """The operators on two complex numbers a row and column; complex results as pairs."""
 
     def forward(self, radius: Tensor, angle: Tensor) -> tuple[Tensor, ...]:
-        found = self.operator(torch.polar(radius, angle), torch.polar(angle.abs() + 0.5, radius))
-        results = found if isinstance(found, tuple) else (found,)
+        results = super().forward(torch.polar(radius, angle), torch.polar(angle.abs() + 0.5, radius))
         return tuple(torch.view_as_real(one) if one.is_complex() else one for one in results)
 
 
@@ -78,31 +69,16 @@ def inputs(seed: int = 0) -> tuple[Tensor, Tensor]:
 def test_what_is_computed_on_the_parts_equals_the_operator(name: str) -> None:
     module = OnComplex(OPERATORS[name])
     program = without_complex_operators(torch.export.export(module, inputs()))
-    run = program.module()
-    for seed in range(5):
-        given = inputs(seed)
-        for found, wanted in zip(run(*given), module(*given), strict=True):
-            torch.testing.assert_close(found, wanted, equal_nan=True)
+    assert_same_results(program.module(), module, map(inputs, range(5)))
 
 
 @pytest.mark.long
 @pytest.mark.slow
 def test_all_of_them_are_translated_and_run_in_onnx_runtime() -> None:
     """ONNX has no infinite complex number: `0 * inf` is NaN in a product of parts."""
-    finite = {name: operator for name, operator in OPERATORS.items() if name != "masked"}
-
-    def everything(z: Tensor, w: Tensor) -> tuple[Tensor, ...]:
-        found = (operator(z, w) for operator in finite.values())
-        return tuple(one for results in found for one in (results if isinstance(results, tuple) else (results,)))
-
-    module = OnComplex(everything)
-    call = ExportCall(module=module, args=inputs())
-    with torch.no_grad(), sh.apply_shims([sh.find("complex-as-parts")], call) as given:
-        translated: Any = torch.onnx.export(sh.export_program(given), verbose=False)
-    for seed in range(3):
-        values = inputs(seed)
-        for found, wanted in zip(translated(*values), module(*values), strict=True):
-            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    module = OnComplex(*(operator for name, operator in OPERATORS.items() if name != "masked"))
+    run = translate(module, inputs(), "complex-as-parts")
+    assert_same_results(run, module, map(inputs, range(3)), rtol=1e-4, atol=1e-5)
 
 
 def test_guards_and_dynamic_sizes_stay() -> None:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.export import Dim
 
-import exportdoctor.shims as sh
-from exportdoctor.shims import ExportCall, NotApplicable
+from decompositions import Computes, Operator, assert_same_results, translate
+from exportdoctor.shims import NotApplicable
 from exportdoctor.shims.own.onnx_decompositions import with_operators_of_onnx
 
-Operator = Callable[[Tensor, Tensor], Any]
 FIRST = torch.zeros(4, 2, dtype=torch.int64)
 
 
@@ -43,16 +40,6 @@ OPERATORS: dict[str, Operator] = {
 }  # fmt: skip
 
 
-class Computes(nn.Module):
-    def __init__(self, operator: Operator) -> None:
-        super().__init__()
-        self.operator = operator
-
-    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-        found = self.operator(x, y)
-        return tuple(found) if isinstance(found, tuple) else (found,)
-
-
 def inputs(seed: int = 0) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(4, 4, generator=generator), torch.randn(4, 4, generator=generator)
@@ -61,41 +48,27 @@ def inputs(seed: int = 0) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("name", OPERATORS)
 def test_what_stands_in_the_place_of_an_operator_computes_the_same(name: str) -> None:
     module = Computes(OPERATORS[name])
-    run = with_operators_of_onnx(torch.export.export(module, inputs())).module()
-    for seed in range(5):
-        given = inputs(seed)
-        for found, wanted in zip(run(*given), module(*given), strict=True):
-            torch.testing.assert_close(found, wanted, equal_nan=True)
+    program = with_operators_of_onnx(torch.export.export(module, inputs()))
+    assert_same_results(program.module(), module, map(inputs, range(5)))
 
 
 @pytest.mark.long
 @pytest.mark.slow
 def test_all_of_them_are_translated_and_run_in_onnx_runtime() -> None:
-    def everything(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-        found = (operator(x, y) for operator in OPERATORS.values())
-        return tuple(one for results in found for one in (results if isinstance(results, tuple) else (results,)))
-
-    module = Computes(everything)
-    call = ExportCall(module=module, args=inputs())
-    with torch.no_grad(), sh.apply_shims([sh.find("decomposed-for-onnx")], call) as given:
-        translated: Any = torch.onnx.export(sh.export_program(given), verbose=False)
-    for seed in range(3):
-        values = inputs(seed)
-        for found, wanted in zip(translated(*values), module(*values), strict=True):
-            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5, equal_nan=True)
+    module = Computes(*OPERATORS.values())
+    run = translate(module, inputs(), "decomposed-for-onnx")
+    assert_same_results(run, module, map(inputs, range(3)), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["searchsorted", "cumprod", "median"])
 def test_sizes_stay_dynamic(name: str) -> None:
+    torch.manual_seed(0)
     sizes = {0: Dim("rows", min=2), 1: Dim("width", min=2)}
-    shapes = {"x": sizes, "y": sizes}
+    shapes = (sizes, sizes)
     module = Computes(OPERATORS[name])
-    run = with_operators_of_onnx(torch.export.export(module, inputs(), dynamic_shapes=shapes)).module()
-    for rows, width in ((2, 2), (5, 3), (40, 7)):
-        torch.manual_seed(rows)
-        given = torch.randn(rows, width), torch.randn(rows, width)
-        for found, wanted in zip(run(*given), module(*given), strict=True):
-            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    program = with_operators_of_onnx(torch.export.export(module, inputs(), dynamic_shapes=shapes))
+    sets = ((torch.randn(rows, width), torch.randn(rows, width)) for rows, width in ((2, 2), (5, 3), (40, 7)))
+    assert_same_results(program.module(), module, sets, rtol=1e-4, atol=1e-4)
 
 
 def test_a_program_without_such_operators_is_left_alone() -> None:

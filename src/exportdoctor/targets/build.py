@@ -80,9 +80,9 @@ _AS_SMALL_MODEL = "as a small model with random weights"
 _SECONDS_FOR_SMALL_MODEL = 10.0
 """For its search, if the others have spent all."""
 _MOST_PARAMETERS_FILLED = 300_000_000
+"""Up to so many parameters, random weights replace fake ones where the model does not run without values."""
 _MOST_OPERATIONS = 500e9
 """Floating-point operations of a forward; on vision towers one core was seen to do 23 to 38 billion a second."""
-"""Up to so many parameters, random weights replace fake ones where the model does not run without values."""
 _MOST_CLASSES_NAMED = 3
 
 

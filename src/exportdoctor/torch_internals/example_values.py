@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.torch_internals.graph_modules import program_nodes
 from exportdoctor.torch_internals.hook import Hook
 
 _SETTING = "fake_tensor_propagate_real_tensors"
@@ -68,10 +69,7 @@ def _keep_fake(mode: Any, operator: Any, fake_inputs: Any, real_inputs: Any, fak
 
 def assertions_of(program: Any) -> Iterator[Any]:
     """The nodes of an exported program that assert a condition on numbers."""
-    for module in program.graph_module.modules():
-        for node in getattr(getattr(module, "graph", None), "nodes", ()):
-            if "_assert_scalar" in str(node.target):
-                yield node
+    return (node for node in program_nodes(program) if "_assert_scalar" in str(node.target))
 
 
 def find_unasserted(program: Any, conditions: Iterable[Any]) -> str:

@@ -45,6 +45,12 @@ def _watch_program_code(note: Callable[[], None]) -> AbstractContextManager[None
     return patch_attribute(exported_program, make.__name__, make_and_note)
 
 
+def program_nodes(program: Any) -> Iterator[Any]:
+    """The nodes of an exported program, those of the graphs inside it too."""
+    for module in program.graph_module.modules():
+        yield from getattr(getattr(module, "graph", None), "nodes", ())
+
+
 def _makes_program_code() -> bool:
     from torch.export import exported_program
 

@@ -15,6 +15,7 @@ from typing import Any
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+from exportdoctor.torch_internals.graph_modules import program_nodes
 from exportdoctor.torch_internals.trees import tree_leaves, tree_map
 
 _VALUES: Mapping[str, Sequence[int]] = {
@@ -38,6 +39,7 @@ _VALUES: Mapping[str, Sequence[int]] = {
 _INTO_FIRST = frozenset({"slice_scatter", "select_scatter", "copy", "index_put", "scatter"})
 """Those that write into the first argument: a real one takes the real part."""
 _MOST_FACTORS = 16
+"""Of a power by a whole number, which is a product."""
 
 
 def _is_complex(value: Any) -> bool:
@@ -206,11 +208,8 @@ def _on_parts_of(name: str, operator: Any, *args: Any, **kwargs: Any) -> Any:
 
 def without_complex_operators(program: Any) -> Any:
     """The program with these operators computed on parts. Raises NotApplicable where it has none on complex tensors."""
-    import torch
-
     table = complex_decompositions()
-    graphs = (module.graph for module in program.graph_module.modules() if isinstance(module, torch.fx.GraphModule))
-    nodes = [node for graph in graphs for node in graph.nodes if node.target in table or _writes(node.target)]
+    nodes = [node for node in program_nodes(program) if node.target in table or _writes(node.target)]
     values = ((node.meta.get("val"), [one.meta.get("val") for one in node.all_input_nodes]) for node in nodes)
     if not any(map(_has_complex, values)):
         raise NotApplicable("the program has no operator on complex tensors that is computed on their parts")

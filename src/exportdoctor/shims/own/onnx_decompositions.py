@@ -15,6 +15,7 @@ from typing import Any
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+from exportdoctor.torch_internals.graph_modules import program_nodes
 
 _ROWS_OF_PRODUCT = 25
 """With more rows on either side torch.cdist takes Euclidean distances from a matrix product."""
@@ -155,11 +156,8 @@ def onnx_decompositions() -> dict[Any, Callable[..., Any]]:
 
 def with_operators_of_onnx(program: Any) -> Any:
     """The program with these operators decomposed. Raises NotApplicable where it has none of them."""
-    import torch
-
     table = onnx_decompositions()
-    graphs = (module.graph for module in program.graph_module.modules() if isinstance(module, torch.fx.GraphModule))
-    if not any(node.target in table for graph in graphs for node in graph.nodes):
+    if not any(node.target in table for node in program_nodes(program)):
         raise NotApplicable("the program has none of the operators that it decomposes for ONNX")
     return program.run_decompositions(table)
 
