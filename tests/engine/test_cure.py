@@ -6,6 +6,7 @@ import itertools
 import runpy
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,19 @@ def situations_with_broad_shims(draw: st.DrawFn) -> tuple[int, tuple[Shim, ...],
 
 @pytest.mark.slow
 @given(situations_with_broad_shims(), st.sampled_from(SEARCHED_ON))
+def test_a_set_of_shims_that_cure_several_failures_is_found_wherever_there_is_one(
+    situation: tuple[int, tuple[Shim, ...], dict[str, frozenset[int]]], on: tuple[bool, bool]
+) -> None:
+    failures, shims, cures = situation
+    found = run_search(failing_part(failures, cures), shims, twin=on[0], values=on[1]).prescription
+    rank = {one.id: SOUNDNESS.index(one.soundness) for one in shims if one.soundness != "unsound"}
+    least = [min((rank[n] for n in rank if nth in cures[n]), default=None) for nth in range(1, failures + 1)]
+    expected = None if None in least else max(one for one in least if one is not None)
+    assert (SOUNDNESS.index(found.soundness) if found is not None else None) == expected
+
+
+@pytest.mark.slow
+@given(situations_with_broad_shims(), st.sampled_from(SEARCHED_ON))
 def test_an_alternative_cures_and_is_neither_sounder_nor_smaller_nor_the_prescription_with_more(
     situation: tuple[int, tuple[Shim, ...], dict[str, frozenset[int]]], on: tuple[bool, bool]
 ) -> None:
@@ -321,6 +335,17 @@ def test_one_shim_that_does_the_work_of_two_is_prescribed_though_the_two_were_fo
     assert [(other.shims, other.why) for other in found.alternatives] == [
         (("a", "b"), "equally sound, but needs 2 shims")
     ]
+
+
+def test_one_shim_that_moves_out_what_two_would_is_tried_before_the_two() -> None:
+    """Where the second failure is one of those that it may cure, too; the third is met behind it alone."""
+    moves = partial(shim, soundness="signature")
+    shims = (moves("a", 1), moves("b", 2), moves("z-both", 1, 2), shim("c", 3))
+    cures = {"a": frozenset({1}), "b": frozenset({2}), "z-both": frozenset({1, 2}), "c": frozenset({3})}
+    search = run_search(failing_part(3, cures), shims, alternatives=False)
+    assert [trial.shims for trial in search.trials] == [("a",), ("z-both",), ("z-both", "c")]
+    assert search.prescription is not None
+    assert search.prescription.shims == ("z-both", "c")
 
 
 def test_no_alternative_is_sought_where_no_numbers_can_be_compared() -> None:

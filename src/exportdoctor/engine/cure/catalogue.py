@@ -131,28 +131,28 @@ def _functions_of(failure: Failure) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ShimSet:
-    """A set to try, and each of its shims with the failure for which it was added."""
+    """A set to try, each of its shims with the failure for which it was added, and that of the newest.
+
+    `passed` is how many failures lie behind it, if the newest cures its own.
+    """
 
     shims: Ids
     chain: Chain
-
-    @property
-    def before(self) -> Outcome:
-        """The failure for which its newest shim was added."""
-        return self.chain[-1][1]
+    before: Outcome
+    passed: int
 
 
 @dataclass(frozen=True)
 class OtherWay:
     """A set that leads to a failure which another set had led to before; `outcome` is that failure."""
 
-    shims: Ids
-    chain: Chain
+    tried: ShimSet
     outcome: Outcome
 
 
-Price = tuple[int, int, int, int]
-"""The cheapest set comes first: the soundest, then the deepest, then by the newest shim's own rank."""
+Price = tuple[int, int, bool, int, int]
+"""The cheapest set comes first: the soundest, then the deepest, then one that has one shim in place of several, then by
+the newest shim's own rank."""
 
 
 class CandidateQueue:
@@ -162,17 +162,20 @@ class CandidateQueue:
         self.met: list[Outcome] = []
         self._catalogue = catalogue
         self._sets: list[tuple[Price, ShimSet | OtherWay]] = []
-        self._seen: set[frozenset[str]] = set()
+        self._priced: dict[frozenset[str], tuple[int, int, bool, int]] = {}
+        self._taken: set[frozenset[str]] = set()
         self._numbers = itertools.count()
 
-    def widen(self, shims: Ids, outcome: Outcome, *, chain: Chain) -> None:
-        """`outcome` is the failure under `shims`: each shim that may cure it can be added to them."""
+    def widen(self, tried: ShimSet, outcome: Outcome) -> None:
+        """`outcome` is the failure under `tried`: each shim that may cure it can be added."""
         self.met.append(outcome)
-        self._add(shims, outcome, chain, self._catalogue.find_fitting(outcome))
+        fitting = self._catalogue.find_fitting(outcome)
+        self._add(tried, outcome, fitting)
+        self._add_one_for_several(tried, fitting)
 
-    def postpone(self, shims: Ids, outcome: Outcome, *, chain: Chain) -> None:
+    def postpone(self, tried: ShimSet, outcome: Outcome) -> None:
         """`outcome` was met under another set, which was widened. This one is when all as sound were tried in vain."""
-        self._push((self._catalogue.rank(shims), 0, 0), OtherWay(shims, chain, outcome))
+        self._push((self._catalogue.rank(tried.shims), 0, True, 0), OtherWay(tried, outcome))
 
     def next(self, at_odds: Collection[str]) -> tuple[Price, ShimSet] | None:
         """The cheapest set that was not tried yet.
@@ -182,28 +185,56 @@ class CandidateQueue:
         while self._sets:
             price, cheapest = heapq.heappop(self._sets)
             if isinstance(cheapest, ShimSet):
+                if self._is_taken(cheapest):
+                    continue
+                self._taken.add(frozenset(cheapest.shims))
                 return price, cheapest
             fitting = self._catalogue.find_fitting(cheapest.outcome)
             others = [shim for shim in fitting if shim.id in at_odds]
-            self._add(cheapest.shims, cheapest.outcome, cheapest.chain, others)
+            self._add(cheapest.tried, cheapest.outcome, others)
             if price[0] + 1 < len(SOUNDNESS):  # less sound sets may show others that are at odds
-                self._push((price[0] + 1, 0, 0), cheapest)
+                self._push((price[0] + 1, 0, True, 0), cheapest)
         return None
 
     def next_sets(self, count: int) -> list[Ids]:
         """The sets that follow, cheapest first, if what is tried now leads nowhere."""
-        cheapest = heapq.nsmallest(count, self._sets)
-        return [candidate.shims for _, candidate in cheapest if isinstance(candidate, ShimSet)]
+        cheapest = (one for _, one in heapq.nsmallest(count, self._sets) if isinstance(one, ShimSet))
+        return list(dict.fromkeys(one.shims for one in cheapest if not self._is_taken(one)))
 
-    def _add(self, shims: Ids, outcome: Outcome, chain: Chain, others: Iterable[Shim]) -> None:
+    def _is_taken(self, one: ShimSet) -> bool:
+        return frozenset(one.shims) in self._taken
+
+    def _add(self, tried: ShimSet, outcome: Outcome, others: Iterable[Shim]) -> None:
         for shim in others:
-            added = frozenset((*shims, shim.id))
-            if len(added) == len(shims) or added in self._seen or self._catalogue.clashes(shim, shims):
-                continue
-            self._seen.add(added)
-            every = self._catalogue.put_in_order((*shims, shim.id))
-            price = (self._catalogue.rank(every), -len(chain), shim.rank)
-            self._push(price, ShimSet(every, (*chain, (shim.id, outcome))))
+            if shim.id not in tried.shims and not self._catalogue.clashes(shim, tried.shims):
+                self._push_set(tried, shim, (*tried.chain, (shim.id, outcome)), before=outcome)
 
-    def _push(self, price: tuple[int, int, int], candidate: ShimSet | OtherWay) -> None:
+    def _add_one_for_several(self, tried: ShimSet, others: Iterable[Shim]) -> None:
+        """A shim that moves work out of the program, in place of those of the set that do so for failures which it may
+        cure too: fewer inputs are added so."""
+        for shim in others:
+            if shim.soundness != "signature":
+                continue
+            places = [nth for nth, one in enumerate(tried.chain) if self._may_replace(shim, *one)]
+            if not places:
+                continue
+            first = tried.chain[places[0]][1]
+            chain = {nth: one for nth, one in enumerate(tried.chain) if nth not in places}
+            if not self._catalogue.clashes(shim, tuple(name for name, _ in chain.values())):
+                chain[places[0]] = (shim.id, first)
+                self._push_set(tried, shim, tuple(chain[nth] for nth in sorted(chain)), before=first, several=True)
+
+    def _may_replace(self, shim: Shim, name: str, failure: Outcome) -> bool:
+        same_kind = name != shim.id and self._catalogue.soundness((name,)) == shim.soundness
+        return same_kind and any(one.id == shim.id for one in self._catalogue.find_fitting(failure))
+
+    def _push_set(self, tried: ShimSet, shim: Shim, chain: Chain, *, before: Outcome, several: bool = False) -> None:
+        every = self._catalogue.put_in_order(tuple(name for name, _ in chain))
+        price = (self._catalogue.rank(every), -tried.passed, not several, shim.rank)
+        known = self._priced.get(frozenset(every))
+        if known is None or price < known:
+            self._priced[frozenset(every)] = price
+            self._push(price, ShimSet(every, chain, before, tried.passed + 1))
+
+    def _push(self, price: tuple[int, int, bool, int], candidate: ShimSet | OtherWay) -> None:
         heapq.heappush(self._sets, ((*price, next(self._numbers)), candidate))

@@ -22,7 +22,7 @@ from exportdoctor.core.records.outcome import Failure, Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run.report import Prescription
 from exportdoctor.engine.cure.alternatives import find_alternatives
-from exportdoctor.engine.cure.catalogue import CandidateQueue, Chain, Ids, ShimCatalogue
+from exportdoctor.engine.cure.catalogue import CandidateQueue, Chain, Ids, ShimCatalogue, ShimSet
 from exportdoctor.engine.cure.prescription import prescription_of
 from exportdoctor.engine.cure.trial import SEARCHED_STAGES, CuringSet, SearchTarget, ShimTrial, is_later_failure
 from exportdoctor.engine.probe_driver import Lookahead, Prefetch, ProbeSteps
@@ -238,7 +238,7 @@ class CureSearch:
         `start` are shims that it has already, `chain` why each was added."""
         frontier = CandidateQueue(self._catalogue)
         chain = chain or tuple((name, target.first) for name in start)
-        frontier.widen(start, first or target.first, chain=chain)
+        frontier.widen(ShimSet(start, chain, target.first, len(chain)), first or target.first)
         found, left = None, MOST_TRIES if target.to == "export" else _MOST_TRIES_LATER
         at_odds: set[str] = set()
         while left and (cheapest := frontier.next(at_odds)) is not None:
@@ -260,12 +260,12 @@ class CureSearch:
             if (refused := trial.outcome.as_refused) is not None and not self._catalogue.fixes(candidate.shims):
                 again = any(self._same(refused, one) for one in frontier.met)
                 follow = frontier.postpone if again else frontier.widen
-                follow(candidate.shims, refused, chain=candidate.chain)
+                follow(candidate, refused)
             if trial.result == "moved" and not trial.note:
-                frontier.widen(candidate.shims, trial.outcome, chain=candidate.chain)
+                frontier.widen(candidate, trial.outcome)
                 self.met.append((candidate.shims, trial.outcome))
             elif trial.met_before:
-                frontier.postpone(candidate.shims, trial.outcome, chain=candidate.chain)
+                frontier.postpone(candidate, trial.outcome)
         yield Lookahead(self.root.part)
         if found is None and not self.note:
             none_cures = wording.NONE_CURES if target.to == "export" else wording.NONE_CURES_LATER
