@@ -27,7 +27,7 @@ from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.cure.prescription import proof_of_rows
 from exportdoctor.engine.cure.search import CureSearch
 from exportdoctor.engine.cure.try_shims import try_shims
-from exportdoctor.engine.probe_driver import ProbeDriver, Request
+from exportdoctor.engine.probe_driver import Lookahead, ProbeDriver, Request
 from exportdoctor.report import wording
 from exportdoctor.report.wording.shim_tries import PART_ITSELF, SMALL_MODEL
 from exportdoctor.shims import SOUNDNESS, Cure, ExportCall, Shim, apply_shims, export_program, find
@@ -89,8 +89,10 @@ def run_search(
     goal: str = "",
     alternatives: bool = True,
     see: Callable[[list[Probe]], object] = len,
+    look: Callable[[Lookahead], object] = id,
 ) -> CureSearch:
-    """A search at its end; `see` is called with the probes that wait for an answer at the same time."""
+    """A search at its end; `see` is called with the probes that wait for an answer at the same time, `look` with each
+    that may be needed next."""
     root, small = (msgspec.structs.replace(one, to=to) for one in (ROOT, TWIN))
     search = CureSearch(
         root=root,
@@ -103,20 +105,24 @@ def run_search(
         alternatives=alternatives,
     )
     driver = ProbeDriver()
-    waiting = _probes(driver.start(search.steps()))
+    waiting = _probes(driver.start(search.steps()), look)
     while waiting:  # the newest first: what was asked ahead may be answered late
         see(waiting)
         probe = waiting.pop()
         outcome = msgspec.structs.replace(answer(probe), probe=probe.id)
         assert driver.awaits(outcome)
-        waiting += _probes(driver.take(outcome))
+        waiting += _probes(driver.take(outcome), look)
     assert search.done
     return search
 
 
-def _probes(requests: Iterable[Request]) -> list[Probe]:
+def _probes(requests: Iterable[Request], look: Callable[[Lookahead], object]) -> list[Probe]:
     """Those that an answer is needed of."""
-    return [one for one in requests if isinstance(one, Probe)]
+    found = list(requests)
+    for one in found:
+        if isinstance(one, Lookahead):
+            look(one)
+    return [one for one in found if isinstance(one, Probe)]
 
 
 def _several(failures: int | frozenset[int]) -> frozenset[int]:
@@ -346,6 +352,25 @@ def test_one_shim_that_moves_out_what_two_would_is_tried_before_the_two() -> Non
     assert [trial.shims for trial in search.trials] == [("a",), ("z-both",), ("z-both", "c")]
     assert search.prescription is not None
     assert search.prescription.shims == ("z-both", "c")
+
+
+def test_what_confirms_a_set_that_leads_beyond_two_failures_is_begun_beside_its_try() -> None:
+    """Where it cures the small model, the part itself has its answer sooner; where it does not, that is given up."""
+    shims = (shim("a", 1), shim("idle", 2), shim("b", 2))
+    ahead: list[tuple[tuple[str, tuple[str, ...]], ...]] = []
+    run_search(
+        failing_part(2, {"a": 1, "b": 2}),
+        shims,
+        twin=True,
+        values=False,
+        alternatives=False,
+        look=lambda named: ahead.append(tuple((one.part, one.shims) for one in named.probes)),
+    )
+    both = ("a", "b")
+    assert not any(part == ROOT.part for part, _ in ahead[0])
+    assert ((TWIN.part, both), (ROOT.part, both)) in [named[:2] for named in ahead]
+    assert ((ROOT.part, both),) in ahead
+    assert ahead[-1] == ()
 
 
 def test_no_alternative_is_sought_where_no_numbers_can_be_compared() -> None:

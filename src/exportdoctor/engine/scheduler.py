@@ -235,7 +235,7 @@ class ProbeScheduler:
 
     def _look_ahead(self, ahead: Lookahead) -> None:
         """Note what may be needed next; what was begun for it and is not named any more is given up."""
-        self._ahead[ahead.part] = ahead.probes[: self._options.jobs]
+        self._ahead[ahead.part] = ahead.probes
         named = {probe.id for probes in self._ahead.values() for probe in probes}
         for _, early in self._early.values():
             if early.spare and early.probe.id not in named:
@@ -245,16 +245,24 @@ class ProbeScheduler:
         """Attempt what may be needed next, where a processor would idle. On a GPU the others would be slower by it."""
         if self.opened.device != "cpu":
             return
-        for probe in itertools.chain.from_iterable(self._ahead.values()):
+        for probe in itertools.chain.from_iterable(map(self._first_unanswered, self._ahead.values())):
             if not self.pool.has_idle_job:
                 return
-            question = self._question(probe)
-            is_begun = probe.id in self._scheduled or probe.id in self._early
-            if is_begun or self._known.find(probe, question) is not None:
+            if probe.id in self._scheduled or probe.id in self._early:
                 continue
             spare = self.pool.attempt_spare(self._with_limits(probe))
             if spare is not None:
-                self._early[probe.id] = (question, spare)
+                self._early[probe.id] = (self._question(probe), spare)
+
+    def _first_unanswered(self, probes: tuple[Probe, ...]) -> Iterator[Probe]:
+        """As many as may run at a time: what comes behind them is too unlikely to be needed."""
+        return itertools.islice((probe for probe in probes if not self._is_answered(probe)), self._options.jobs)
+
+    def _is_answered(self, probe: Probe) -> bool:
+        _, early = self._early.get(probe.id, ("", None))
+        if early is not None:
+            return early.future.done()
+        return self._known.find(probe, self._question(probe)) is not None
 
     def _give_up_early_attempts(self) -> None:
         while self._early:

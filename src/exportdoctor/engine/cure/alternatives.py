@@ -55,6 +55,9 @@ def find_alternatives(
     turns = deque(_exchanges(best, catalogue))
     firsts = list(itertools.islice(_first_sets(turns, best, catalogue, tried), left))
     leading = dict(itertools.islice(_sets_that_may_lead(turns, best, found, catalogue, tried), left))
+    if not leading:
+        yield ahead(best.shims)
+        settled = True
     yield Prefetch(tuple(probe_of(shims, proved=True) for shims in leading.values()))
     yield Prefetch(tuple(probe_of(shims, proved=_would_lead(shims, found, catalogue)) for shims in firsts))
     behind: set[str] = set()

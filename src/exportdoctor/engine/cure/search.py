@@ -8,7 +8,7 @@ found; it is reduced to one that needs each shim.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -38,6 +38,9 @@ _MOST_TRIES_LATER = 8
 _TRIES_FOR_A_SOUNDER = 4
 _MOST_AHEAD = 8
 """Sets that are named as what may be tried next: most that are tried lead nowhere, so that these do follow."""
+
+ConfirmingProbe = Callable[[Ids], Probe]
+"""Shims that cure the small model, and what asks whether they cure the part."""
 
 _MODES = frozenset({"strict", "non-strict"})
 """Shims that change the export mode. Behind them failures of the other tracer appear, which are not reported."""
@@ -85,12 +88,11 @@ class CureSearch:
         large = SearchTarget(probe=self.root, first=self.first, values=self.values, name=wording.PART_ITSELF, to=to)
         small = yield from self._small_target()
         target = small or large
-        found = yield from self._find_cure(target)
+        confirm = partial(self._at_full_size, large) if small is not None else None
+        found = yield from self._find_cure(target, confirm=confirm)
         if found is None:
             return
-        if found.outcome.numbers:
-            yield Prefetch(((large if large.values else target).ground,))
-        found = yield from self._reduce(target, found)
+        found = yield from self._reduce(target, found, confirm=confirm)
         self.cures = (found,)
         if target.values and (self.alternatives or not self._catalogue.is_sound(found.shims, found.outcome)):
             self.cures = yield from find_alternatives(
@@ -99,11 +101,13 @@ class CureSearch:
                 self.trials,
                 partial(self._try, target),
                 probe_of=target.with_shims,
-                ahead=lambda shims: Prefetch((self._at_full_size(large, shims),) if small is not None else ()),
+                ahead=lambda shims: Prefetch((confirm(shims),) if confirm is not None else ()),
                 confirm_ahead=lambda shims: Lookahead(
                     self.root.part, (target.with_shims(shims), self._at_full_size(large, shims))
                 ),
             )
+        if found.outcome.numbers:
+            yield Prefetch(((large if large.values else target).ground,))
         if small is not None:
             self.cures = yield from self._confirm(large, small, self.cures)
         yield Lookahead(self.root.part)
@@ -221,21 +225,29 @@ class CureSearch:
     ) -> ProbeSteps[CuringSet | None]:
         """What gets beyond the failure behind `best`, with these shims or other ones; None where nothing was found."""
         target = small or large
-        found = yield from self._find_cure(target, start=best.shims, chain=best.chain)
+        confirm = partial(self._at_full_size, large) if small is not None else None
+        found = yield from self._find_cure(target, start=best.shims, chain=best.chain, confirm=confirm)
         if found is None:
             return None
-        found = yield from self._reduce(target, found)
+        found = yield from self._reduce(target, found, confirm=confirm)
         confirmed = (yield from self._confirm(large, small, (found,))) if small is not None else (found,)
         return confirmed[0] if confirmed else None
 
     # --- the search on one target
 
     def _find_cure(
-        self, target: SearchTarget, *, start: Ids = (), first: Outcome | None = None, chain: Chain = ()
+        self,
+        target: SearchTarget,
+        *,
+        start: Ids = (),
+        first: Outcome | None = None,
+        chain: Chain = (),
+        confirm: ConfirmingProbe | None = None,
     ) -> ProbeSteps[CuringSet | None]:
         """The first set that cures, None where none was found. One that refuses drawn inputs counts as less sound: a
         few sounder ones are tried after it. A guard by which a program refuses sizes is followed as a failure is.
-        `start` are shims that it has already, `chain` why each was added."""
+        `start` are shims that it has already, `chain` why each was added. Of a set that has led beyond two failures,
+        what `confirm` asks at full size is attempted beside it, where a processor would idle."""
         frontier = CandidateQueue(self._catalogue)
         chain = chain or tuple((name, target.first) for name in start)
         frontier.widen(ShimSet(start, chain, target.first, len(chain)), first or target.first)
@@ -245,8 +257,10 @@ class CureSearch:
             price, candidate = cheapest
             if found is not None and price >= (self._rank(found),):
                 break
-            ahead = (candidate.shims, *frontier.next_sets(_MOST_AHEAD))
-            yield Lookahead(self.root.part, tuple(map(target.with_shims, ahead)))
+            ahead = [target.with_shims(shims) for shims in (candidate.shims, *frontier.next_sets(_MOST_AHEAD))]
+            if confirm is not None and candidate.passed > 1:
+                ahead.insert(1, confirm(candidate.shims))
+            yield Lookahead(self.root.part, tuple(ahead))
             trial = yield from self._try(target, candidate.shims, candidate.before, met=frontier.met)
             left -= trial.result != "not_applicable"
             if trial.result == "cured":
@@ -266,7 +280,7 @@ class CureSearch:
                 self.met.append((candidate.shims, trial.outcome))
             elif trial.met_before:
                 frontier.postpone(candidate, trial.outcome)
-        yield Lookahead(self.root.part)
+        yield self._confirm_ahead(found, confirm)
         if found is None and not self.note:
             none_cures = wording.NONE_CURES if target.to == "export" else wording.NONE_CURES_LATER
             compared = [trial for trial in self.trials if trial.result == "error" and trial.outcome.numbers]
@@ -280,7 +294,13 @@ class CureSearch:
     def _rank(self, cured: CuringSet) -> int:
         return self._catalogue.shown_rank(cured.shims, cured.outcome)
 
-    def _reduce(self, target: SearchTarget, cured: CuringSet) -> ProbeSteps[CuringSet]:
+    def _confirm_ahead(self, cured: CuringSet | None, confirm: ConfirmingProbe | None) -> Lookahead:
+        """What may be needed next is what confirms this set, and nothing else that was begun ahead."""
+        return Lookahead(self.root.part, (confirm(cured.shims),) if cured is not None and confirm is not None else ())
+
+    def _reduce(
+        self, target: SearchTarget, cured: CuringSet, *, confirm: ConfirmingProbe | None = None
+    ) -> ProbeSteps[CuringSet]:
         """The smallest subset of `cured` that still cures (ddmin)."""
         search, reply, best = ddmin(cured.shims), None, cured
         while True:
@@ -297,6 +317,7 @@ class CureSearch:
                 if self._result(target.first, answer, subset) == "cured":
                     chain = tuple(pair for pair in best.chain if pair[0] in subset)
                     reply, best = index, replace(best, shims=subset, outcome=answer, chain=chain)
+                    yield self._confirm_ahead(best, confirm)
                     break
 
     def _try(
