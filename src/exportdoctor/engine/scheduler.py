@@ -237,8 +237,9 @@ class ProbeScheduler:
         """Note what may be needed next; what was begun for it and is not named any more is given up."""
         self._ahead[ahead.part] = ahead.probes
         named = {probe.id for probes in self._ahead.values() for probe in probes}
+        likely = {probe.id for probes in self._ahead.values() for probe in self._first_unanswered(probes)}
         for _, early in self._early.values():
-            if early.spare and early.probe.id not in named:
+            if early.spare and early.probe.id not in (named if early.future.done() else likely):
                 early.abandon()
 
     def _attempt_ahead(self) -> None:

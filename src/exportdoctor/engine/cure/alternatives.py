@@ -47,24 +47,23 @@ def find_alternatives(
     """`best` and what was found beside it, the soundest first, then those that are right in any memory layout, then
     those that refuse the fewest drawn inputs, then the smallest, then the first that was found.
 
-    The first sets are asked side by side, by `probe_of`, beside those that could come before the best. `ahead` asks
+    Those that could come before the best are asked first, then the first sets side by side, by `probe_of`. `ahead` asks
     ahead what the set that will be prescribed needs, as soon as nothing that is left could take its place;
     `confirm_ahead` what a set needs that will be prescribed if it cures.
     """
-    found, left, settled, in_vain = [best], MOST_TRIES, False, False
+    found, left, in_vain = [best], MOST_TRIES, False
     turns = deque(_exchanges(best, catalogue))
     firsts = list(itertools.islice(_first_sets(turns, best, catalogue, tried), left))
     leading = dict(itertools.islice(_sets_that_may_lead(turns, best, found, catalogue, tried), left))
-    if not leading:
-        yield ahead(best.shims)
-        settled = True
     yield Prefetch(tuple(probe_of(shims, proved=True) for shims in leading.values()))
-    yield Prefetch(tuple(probe_of(shims, proved=_would_lead(shims, found, catalogue)) for shims in firsts))
     behind: set[str] = set()
     for new, shims in leading.items():
         outcome = yield probe_of(shims, proved=True)
         if not (outcome.passed or outcome.numbers):
             behind.add(new)
+    if settled := not any(_sets_that_may_lead(turns, best, found, catalogue, tried, behind=behind)):
+        yield ahead(best.shims)
+    yield Prefetch(tuple(probe_of(shims, proved=_would_lead(shims, found, catalogue)) for shims in firsts))
     while turns and left:
         if not settled and not any(_sets_that_may_lead(turns, best, found, catalogue, tried, behind=behind)):
             settled = True
