@@ -354,6 +354,13 @@ def test_one_shim_that_moves_out_what_two_would_is_tried_before_the_two() -> Non
     assert search.prescription.shims == ("z-both", "c")
 
 
+def test_a_shim_that_was_there_when_a_failure_occurred_is_not_tried_for_it_before_others() -> None:
+    moves = partial(shim, soundness="signature")
+    shims = (moves("a", 1), moves("b", 1, 2), moves("c", 2))
+    search = run_search(failing_part(2, {"a": 1, "b": 1, "c": 2}), shims, alternatives=False)
+    assert [trial.shims for trial in search.trials] == [("a",), ("b",), ("a", "c")]
+
+
 def test_what_confirms_a_set_that_leads_beyond_two_failures_is_begun_beside_its_try() -> None:
     """Where it cures the small model, the part itself has its answer sooner; where it does not, that is given up."""
     shims = (shim("a", 1), shim("idle", 2), shim("b", 2))

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.classify import kind_of
+from exportdoctor.core.failure.identity import same_failure
 from exportdoctor.core.records.outcome import Failure, Outcome
 from exportdoctor.core.run.report import Step
 from exportdoctor.shims import SOUNDNESS, Shim, candidates, conflicts_with, order_shims, seen_in_failure
@@ -131,13 +132,14 @@ def _functions_of(failure: Failure) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ShimSet:
-    """A set to try, each of its shims with the failure for which it was added, and that of the newest.
+    """A set to try, each of its shims with the failure for which it was added, the newest, and that of the newest.
 
     `passed` is how many failures lie behind it, if the newest cures its own.
     """
 
     shims: Ids
     chain: Chain
+    newest: str
     before: Outcome
     passed: int
 
@@ -164,21 +166,25 @@ class CandidateQueue:
         self._sets: list[tuple[Price, ShimSet | OtherWay]] = []
         self._priced: dict[frozenset[str], tuple[int, int, bool, int]] = {}
         self._taken: set[frozenset[str]] = set()
+        self._led_to: list[tuple[Ids, Outcome]] = []
         self._numbers = itertools.count()
 
     def widen(self, tried: ShimSet, outcome: Outcome) -> None:
         """`outcome` is the failure under `tried`: each shim that may cure it can be added."""
         self.met.append(outcome)
+        self._led_to.append((tried.shims, outcome))
         fitting = self._catalogue.find_fitting(outcome)
         self._add(tried, outcome, fitting)
         self._add_one_for_several(tried, fitting)
 
     def postpone(self, tried: ShimSet, outcome: Outcome) -> None:
         """`outcome` was met under another set, which was widened. This one is when all as sound were tried in vain."""
+        self._led_to.append((tried.shims, outcome))
         self._push((self._catalogue.rank(tried.shims), 0, True, 0), OtherWay(tried, outcome))
 
     def next(self, at_odds: Collection[str]) -> tuple[Price, ShimSet] | None:
-        """The cheapest set that was not tried yet.
+        """The cheapest set that was not tried yet. Of equally sound ones those come last whose newest shim does not cure
+        the failure for which it was added, as another set with it has shown that led to that failure.
 
         Another way to a failure is taken with the shims `at_odds` alone: the others do not depend on the way.
         """
@@ -186,6 +192,9 @@ class CandidateQueue:
             price, cheapest = heapq.heappop(self._sets)
             if isinstance(cheapest, ShimSet):
                 if self._is_taken(cheapest):
+                    continue
+                if price[1] < 0 and self._is_in_vain(cheapest):
+                    self._push((price[0], 0, True, price[3]), cheapest)
                     continue
                 self._taken.add(frozenset(cheapest.shims))
                 return price, cheapest
@@ -199,10 +208,18 @@ class CandidateQueue:
     def next_sets(self, count: int) -> list[Ids]:
         """The sets that follow, cheapest first, if what is tried now leads nowhere."""
         cheapest = (one for _, one in heapq.nsmallest(count, self._sets) if isinstance(one, ShimSet))
-        return list(dict.fromkeys(one.shims for one in cheapest if not self._is_taken(one)))
+        left = (one for one in cheapest if not self._is_taken(one) and not self._is_in_vain(one))
+        return list(dict.fromkeys(one.shims for one in left))
 
     def _is_taken(self, one: ShimSet) -> bool:
         return frozenset(one.shims) in self._taken
+
+    def _is_in_vain(self, one: ShimSet) -> bool:
+        exporter = self._catalogue.exporter
+        return any(
+            one.newest in shims and same_failure(one.before, outcome, exporter=exporter)
+            for shims, outcome in self._led_to
+        )
 
     def _add(self, tried: ShimSet, outcome: Outcome, others: Iterable[Shim]) -> None:
         for shim in others:
@@ -234,7 +251,7 @@ class CandidateQueue:
         known = self._priced.get(frozenset(every))
         if known is None or price < known:
             self._priced[frozenset(every)] = price
-            self._push(price, ShimSet(every, chain, before, tried.passed + 1))
+            self._push(price, ShimSet(every, chain, shim.id, before, tried.passed + 1))
 
     def _push(self, price: tuple[int, int, bool, int], candidate: ShimSet | OtherWay) -> None:
         heapq.heappush(self._sets, ((*price, next(self._numbers)), candidate))

@@ -250,7 +250,7 @@ class CureSearch:
         what `confirm` asks at full size is attempted beside it, where a processor would idle."""
         frontier = CandidateQueue(self._catalogue)
         chain = chain or tuple((name, target.first) for name in start)
-        frontier.widen(ShimSet(start, chain, target.first, len(chain)), first or target.first)
+        frontier.widen(ShimSet(start, chain, "", target.first, len(chain)), first or target.first)
         found, left = None, MOST_TRIES if target.to == "export" else _MOST_TRIES_LATER
         at_odds: set[str] = set()
         while left and (cheapest := frontier.next(at_odds)) is not None:
