@@ -183,8 +183,10 @@ class CandidateQueue:
         self._push((self._catalogue.rank(tried.shims), 0, True, 0), OtherWay(tried, outcome))
 
     def next(self, at_odds: Collection[str]) -> tuple[Price, ShimSet] | None:
-        """The cheapest set that was not tried yet. Of equally sound ones those come last whose newest shim does not cure
-        the failure for which it was added, as another set with it has shown that led to that failure.
+        """The cheapest set that was not tried yet.
+
+        Of equally sound ones those come last whose newest shim does not cure the failure for which it was added: one
+        with it has led to that failure.
 
         Another way to a failure is taken with the shims `at_odds` alone: the others do not depend on the way.
         """
