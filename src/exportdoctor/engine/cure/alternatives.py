@@ -133,14 +133,13 @@ def _exchanges(best: CuringSet, catalogue: ShimCatalogue) -> Iterator[Turn]:
     """Each shim of the best set, and what may stand in its place, the soundest first."""
     for name, failure in best.chain:
         rest = _without(best.shims, name)
-        fits = (shim for shim in catalogue.find_fitting(failure) if not _is_in(shim, best))
+        fits = (shim for shim in catalogue.find_fitting(failure) if not _is_in(shim, best, catalogue))
         yield name, deque(shim for shim in fits if not catalogue.clashes(shim, rest))
 
 
-def _is_in(shim: Shim, best: CuringSet) -> bool:
+def _is_in(shim: Shim, best: CuringSet, catalogue: ShimCatalogue) -> bool:
     """Whether the set has it, or moves the work of one function out of the program with that of all others."""
-    everywhere = shim.id.partition(":")[0]
-    return shim.id in best.shims or (shim.soundness == "signature" and everywhere in best.shims)
+    return shim.id in best.shims or catalogue.in_all_functions(shim.id) in best.shims
 
 
 def _first_sets(

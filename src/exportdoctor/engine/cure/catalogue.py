@@ -92,6 +92,12 @@ class ShimCatalogue:
         others = [(name, self._find(name)) for name in names]
         return any(conflicts_with(shim, name) or (one and conflicts_with(one, shim.id)) for name, one in others)
 
+    def in_all_functions(self, name: str) -> str:
+        """The shim that moves the work of all functions out of the program, where this one moves that of one; else
+        itself."""
+        shim = self._find(name)
+        return name.partition(":")[0] if shim is not None and shim.soundness == "signature" else name
+
     def steps(self, names: Ids) -> tuple[Step, ...]:
         """Each of them in words."""
         found = [shim for name in names if (shim := self._find(name)) is not None]
@@ -172,21 +178,23 @@ class CandidateQueue:
     def widen(self, tried: ShimSet, outcome: Outcome) -> None:
         """`outcome` is the failure under `tried`: each shim that may cure it can be added."""
         self.met.append(outcome)
-        self._led_to.append((tried.shims, outcome))
         fitting = self._catalogue.find_fitting(outcome)
         self._add(tried, outcome, fitting)
         self._add_one_for_several(tried, fitting)
 
     def postpone(self, tried: ShimSet, outcome: Outcome) -> None:
         """`outcome` was met under another set, which was widened. This one is when all as sound were tried in vain."""
-        self._led_to.append((tried.shims, outcome))
         self._push((self._catalogue.rank(tried.shims), 0, True, 0), OtherWay(tried, outcome))
+
+    def note_failure(self, tried: ShimSet, outcome: Outcome) -> None:
+        """The failure under `tried`: none of its shims cures that."""
+        self._led_to.append((tried.shims, outcome))
 
     def next(self, at_odds: Collection[str]) -> tuple[Price, ShimSet] | None:
         """The cheapest set that was not tried yet.
 
-        Of equally sound ones those come last whose newest shim does not cure the failure for which it was added: one
-        with it has led to that failure.
+        Those come last whose newest shim does not cure the failure for which it was added: another set with it has led
+        to that failure.
 
         Another way to a failure is taken with the shims `at_odds` alone: the others do not depend on the way.
         """
@@ -195,8 +203,8 @@ class CandidateQueue:
             if isinstance(cheapest, ShimSet):
                 if self._is_taken(cheapest):
                     continue
-                if price[1] < 0 and self._is_in_vain(cheapest):
-                    self._push((price[0], 0, True, price[3]), cheapest)
+                if price[0] < len(SOUNDNESS) and self._is_in_vain(cheapest):
+                    self._push((len(SOUNDNESS), *price[1:4]), cheapest)
                     continue
                 self._taken.add(frozenset(cheapest.shims))
                 return price, cheapest
@@ -217,9 +225,11 @@ class CandidateQueue:
         return frozenset(one.shims) in self._taken
 
     def _is_in_vain(self, one: ShimSet) -> bool:
-        exporter = self._catalogue.exporter
+        """Its newest shim, or the one that does in all functions what that does in one, was there when its failure
+        occurred."""
+        exporter, in_all = self._catalogue.exporter, self._catalogue.in_all_functions(one.newest)
         return any(
-            one.newest in shims and same_failure(one.before, outcome, exporter=exporter)
+            not {one.newest, in_all}.isdisjoint(shims) and same_failure(one.before, outcome, exporter=exporter)
             for shims, outcome in self._led_to
         )
 

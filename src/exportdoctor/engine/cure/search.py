@@ -263,6 +263,8 @@ class CureSearch:
             yield Lookahead(self.root.part, tuple(ahead))
             trial = yield from self._try(target, candidate.shims, candidate.before, met=frontier.met)
             left -= trial.result != "not_applicable"
+            if trial.outcome.failure is not None:
+                frontier.note_failure(candidate, trial.outcome)
             if trial.result == "cured":
                 cured = CuringSet(shims=candidate.shims, outcome=trial.outcome, chain=candidate.chain, on=target.name)
                 if self._rank(cured) == self._catalogue.rank(cured.shims) and cured.outcome.wrong_layout is None:
