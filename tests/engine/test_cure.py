@@ -361,6 +361,16 @@ def test_a_shim_that_was_there_when_a_failure_occurred_is_not_tried_for_it_befor
     assert [trial.shims for trial in search.trials] == [("a",), ("b",), ("a", "c")]
 
 
+def test_what_is_in_vain_in_all_functions_is_not_tried_in_one_before_others() -> None:
+    shims = (
+        shim("a", 1, soundness="signature"),
+        shim("a:f", 1, soundness="signature"),
+        shim("b", 1, soundness="opaque"),
+    )
+    search = run_search(failing_part(1, {"b": 1}), shims, alternatives=False)
+    assert [trial.shims for trial in search.trials] == [("a",), ("b",)]
+
+
 def test_what_confirms_a_set_that_leads_beyond_two_failures_is_begun_beside_its_try() -> None:
     """Where it cures the small model, the part itself has its answer sooner; where it does not, that is given up."""
     shims = (shim("a", 1), shim("idle", 2), shim("b", 2))
