@@ -365,7 +365,7 @@ def test_what_is_in_vain_in_all_functions_is_not_tried_in_one_before_others() ->
     shims = (
         shim("a", 1, soundness="signature"),
         shim("a:f", 1, soundness="signature"),
-        shim("b", 1, soundness="opaque"),
+        shim("b", 1, soundness="precondition"),
     )
     search = run_search(failing_part(1, {"b": 1}), shims, alternatives=False)
     assert [trial.shims for trial in search.trials] == [("a",), ("b",)]
