@@ -1048,6 +1048,11 @@ def test_shims_tried_on_their_own_are_noted_in_a_run(tmp_path: Path, monkeypatch
     assert command_line(["shims", "try", "no-grad", target, "--run", str(run)]) == 1
     (finding,) = read_run(run).state.findings.values()
     assert [tried.result for tried in finding.shims_tried] == ["cured", "same"]
+    again = ["shims", "try", "no-grad", "--run", str(run)]
+    assert command_line([*again, f"{FIXTURES / 'boolean_mask.py'}:build"]) == 2, "another target"
+    assert command_line([*again, target, "--static"]) == 2, "another way to build it"
+    assert command_line(["shims", "try", "+", target]) == 2, "no shim"
+    assert read_run(run).state.findings[finding.id] == finding
 
 
 _LOOP_OVER_A_SIZE = """\

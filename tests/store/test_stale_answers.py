@@ -154,6 +154,82 @@ CHANGES: dict[str, Change] = {
         "OK = bool((W > 0).all())\ndef fine(): return OK",
         files=({"w.safetensors": "1"}, {"w.safetensors": "0"}),
     ),
+    "weights that were read and let go": Change(
+        code="from safetensors.torch import load_file\nOK = load_file(HERE / 'w.safetensors')['w'][0].item() > 0\n"
+        "def fine(): return OK",
+        files=({"w.safetensors": "1"}, {"w.safetensors": "0"}),
+    ),
+    "a tensor of a file that torch opens": Change(
+        code="OK = torch.from_file(str(HERE / 'raw'), size=1, dtype=torch.uint8).item() == ord('1')\n"
+        "def fine(): return OK",
+        files=({"raw": "1"}, {"raw": "0"}),
+    ),
+    "a database by its address": Change(
+        code="import sqlite3\ndef fine():\n    base = sqlite3.connect(f'file:{HERE}/d.db?mode=ro', uri=True)\n"
+        "    return base.execute('select n from t').fetchone()[0] == 1",
+        files=({"d.db": "1"}, {"d.db": "0"}),
+    ),
+    "a file in folders that are matched": Change(
+        code="import glob\ndef fine(): return not glob.glob('kept/*/bad.json')",
+        files=({"kept/a": ""}, {"kept/a": None, "kept/a/bad.json": ""}),
+    ),
+    "a path that is there": Change(
+        code="def fine(): return not os.path.lexists(HERE / 'flag')", files=({}, {"flag": ""})
+    ),
+    "a path that can be read": Change(
+        code="def fine(): return not os.access(HERE / 'flag', os.R_OK)", files=({}, {"flag": ""})
+    ),
+    "where a link leads": Change(
+        code="def fine(): return (HERE / 'now').resolve().name == 'one'",
+        files=({"one/a": "", "two/a": "", "now": "-> one"}, {"now": "-> two"}),
+    ),
+    "what a link says": Change(
+        code="def fine(): return os.readlink(HERE / 'now') == 'one'", files=({"now": "-> one"}, {"now": "-> two"})
+    ),
+    "the time of a file": Change(
+        code="def fine(): return os.path.getmtime(HERE / 'flag') < 1e9",
+        files=({"flag": "at 1000"}, {"flag": "at 2000000000"}),
+    ),
+    "the time of a path": Change(
+        code="def fine(): return (HERE / 'flag').stat().st_mtime < 1e9",
+        files=({"flag": "at 1000"}, {"flag": "at 2000000000"}),
+    ),
+    "the names of variables": Change(
+        code="def fine(): return not any(name.startswith('OF_MI') for name in os.environ)",
+        variables=({}, {"OF_MINE": ""}),
+    ),
+    "a variable in bytes": Change(
+        code="def fine(): return os.getenvb(b'OF_MINE') != b'broken'", variables=({}, {"OF_MINE": "broken"})
+    ),
+    "a variable by a C library": Change(
+        code="import ctypes\ndef fine(): return not ctypes.CDLL(None).getenv(b'OF_MINE')",
+        variables=({}, {"OF_MINE": ""}),
+    ),
+    "a file that is made unless it is there": Change(
+        code="def fine():\n    try:\n        open(HERE / 'flag', 'x').close()\n        os.unlink(HERE / 'flag')\n"
+        "        return True\n    except FileExistsError:\n        return False",
+        files=({}, {"flag": ""}),
+    ),
+    "a file that may be written, too": Change(
+        code="def fine():\n    with open(HERE / 'data.txt', 'a+') as data:\n        data.seek(0)\n"
+        "        return data.read() == '1'",
+        files=_DATA,
+    ),
+    "a file by its descriptor": Change(
+        code="def fine():\n    with os.fdopen(os.open(HERE / 'data.txt', os.O_RDWR)) as data:\n"
+        "        return data.read() == '1'",
+        files=_DATA,
+    ),
+    "a file of an open folder": Change(
+        code="def fine():\n    folder = os.open(HERE / 'kept', os.O_RDONLY)\n"
+        "    with os.fdopen(os.open('a', os.O_RDONLY, dir_fd=folder)) as data:\n        return data.read() == '1'",
+        files=({"kept/a": "1"}, {"kept/a": "0"}),
+    ),
+    "a file that another process reads": Change(
+        code="def fine():\n    pid = os.fork()\n    if not pid:\n        os._exit(int(open('data.txt').read()))\n"
+        "    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1",
+        files=_DATA,
+    ),
     "an installed package whose version stays": Change(
         code="sys.path.insert(0, str(HERE / 'site-packages'))\nimport rules_of_mine\n"
         "def fine(): return rules_of_mine.FINE",
@@ -167,16 +243,28 @@ CHANGES: dict[str, Change] = {
 }  # fmt: skip
 _BY_NIGHT = {"importlib inside forward", "a file imported by its path", "a file read at import", "a relative path",
              "a file that disappears", "a factory that patches the class",
-             "an installed package whose version stays", "a C library that is built anew"}  # fmt: skip
+             "an installed package whose version stays", "a C library that is built anew", "what a link says",
+             "the time of a path", "a path that can be read", "a file by its descriptor",
+             "a variable in bytes"}  # fmt: skip
 
 
 def write(folder: Path, files: dict[str, str | None]) -> None:
     """Write the files; weights keep their size and their time of modification."""
     for name, text in files.items():
         path = folder / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(exist_ok=True, parents=True)
         if text is None:
             path.unlink()
+        elif text.startswith("-> "):
+            path.unlink(missing_ok=True)
+            path.symlink_to(text.removeprefix("-> "))
+        elif text.startswith("at "):
+            path.write_text("")
+            os.utime(path, (float(text.removeprefix("at ")),) * 2)
+        elif name.endswith(".db"):
+            path.unlink(missing_ok=True)
+            with contextlib.closing(sqlite3.connect(path)) as base:
+                base.executescript(f"create table t(n); insert into t values({text})")
         elif name.endswith(".safetensors"):
             times = (path.stat().st_atime_ns, path.stat().st_mtime_ns) if path.exists() else None
             save_file({"w": torch.full((8,), float(text))}, path)
@@ -274,6 +362,10 @@ def test_what_has_not_changed_is_told_again(home: Path) -> None:
         ("import random\nDRAWN = random.random()\ndef fine(): return DRAWN < 2", "chance"),
         ("import time\ndef fine(): return not torch.compiler.is_exporting() or time.time() > 0", "the clock"),
         ("import subprocess\nSAID = subprocess.run(['true'])\ndef fine(): return True", "another program"),
+        ("from timeit import default_timer\ndef fine(): return default_timer() > 0", "the clock"),
+        ("import numpy\ndef fine(): return str(numpy.datetime64('now')) > ''", "the clock"),
+        ("def fine(): return bool(open('/proc/self/environ', 'rb').read())", "the system tells"),
+        ("import tempfile\nNAME = tempfile.mkdtemp()\ndef fine(): return bool(NAME)", "chance"),
     ],
 )
 def test_what_cannot_be_compared_is_not_told_again_and_the_reason_is(code: str, why: str, home: Path) -> None:

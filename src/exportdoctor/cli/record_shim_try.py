@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,23 +10,56 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.finding import Finding, ShimTry
 from exportdoctor.core.run import events as ev
 from exportdoctor.core.run.run_state import fold
 from exportdoctor.store.run_folder import RunFolder
+from exportdoctor.store.runs import read_run
 
 if TYPE_CHECKING:
     from exportdoctor.core.records.outcome import Frame
+    from exportdoctor.core.records.target import TargetRef
     from exportdoctor.engine.cure.try_shims import PartTrial
 
 
-def record_tries(found: Sequence[PartTrial], run: Path) -> None:
-    """Add each result to the run's finding at the line where the part failed. Raises StoreError."""
+def check_same_target(run: Path, target: TargetRef, *, exporter: str) -> None:
+    """Raises UsageError where the run is of another target, of one that is built otherwise, or of another exporter."""
+    started = read_run(run).state.started
+    if started is None:
+        raise UsageError(f"The run {run} has not begun", hint="Give a run that has findings, or leave --run out")
+    theirs, mine = ([one.ref, *one.options.flags] for one in (started.target, target))
+    theirs += ["--exporter", started.options.exporter]
+    mine += ["--exporter", exporter]
+    if theirs[1:] != mine[1:] or not _is_same_reference(theirs[0], mine[0]):
+        raise UsageError(
+            f"The run {run} is of {' '.join(theirs)}, not of {' '.join(mine)}",
+            hint="Try the shims on the run's own target, or leave --run out",
+        )
+
+
+def _is_same_reference(one: str, other: str) -> bool:
+    """Whether two references as typed, perhaps in two folders, name one target."""
+    if one == other:
+        return True
+    (path, _, factory), (other_path, _, other_factory) = one.rpartition(":"), other.rpartition(":")
+    if not path or not other_path:
+        return os.path.realpath(one) == os.path.realpath(other)
+    ends = sorted((os.path.normpath(path), os.path.normpath(other_path)), key=len)
+    is_same_file = os.path.realpath(path) == os.path.realpath(other_path) or ends[1].endswith(os.sep + ends[0])
+    return factory == other_factory and is_same_file
+
+
+def record_tries(found: Sequence[PartTrial], run: Path) -> tuple[str, ...]:
+    """Add each result to the run's finding at the line where the part failed; the parts without one are returned.
+    Raises StoreError."""
+    not_recorded = []
     with RunFolder.reopen(run) as folder:
         state = fold(folder.events)
         for tried in found:
             finding = _at(state.findings.values(), tried.part, tried.at)
             if finding is None:
+                not_recorded.append(tried.part)
                 continue
             further = _at(state.findings.values(), tried.part, tried.next_at) if tried.result == "moved" else None
             new = ShimTry(
@@ -39,6 +73,7 @@ def record_tries(found: Sequence[PartTrial], run: Path) -> None:
             folder.append(event)
             state.apply(event)
         folder.write_report(state.report())
+    return tuple(not_recorded)
 
 
 def _at(findings: Iterable[Finding], part: str, frame: Frame | None) -> Finding | None:

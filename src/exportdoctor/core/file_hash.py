@@ -13,13 +13,16 @@ from collections.abc import Iterable, Mapping
 from os import PathLike
 
 _LARGEST_HASHED = 8 * 2**20
-_BY_STATUS = "stat:"
+BY_STATUS = "stat:"
+"""Beginning of the identity of a file that counts by its size and times."""
 _MOST_LISTED = 10_000
 _WRITTEN_BY_PYTHON = "__pycache__"
 VARIABLE = "env:"
 """Prefix of an environment variable's name among what was read."""
 LISTING = "list:"
 """Prefix of a folder whose files were listed."""
+LINK = "link:"
+"""Prefix of a path of which was asked whether it is there or a link, and to what."""
 WORKING_FOLDER = "cwd:"
 UNRECORDED = "never:"
 """Prefix of a reason why not all that was read is known: then nothing is ever the same."""
@@ -45,7 +48,7 @@ def file_identity(path: str, *, by_status: bool = False) -> str:
         status = os.stat(path)
         if stat.S_ISREG(status.st_mode):
             if by_status or status.st_size > _LARGEST_HASHED:
-                return f"{_BY_STATUS}{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_ino}"
+                return f"{BY_STATUS}{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_ino}"
             return file_sha256(path)
     except (OSError, ValueError):
         return ""
@@ -77,6 +80,15 @@ def _entry_identity(entry: os.DirEntry[str]) -> str:
     return f"{entry.name}:{status.st_size}:{status.st_mtime_ns}"
 
 
+def link_identity(path: str) -> str:
+    """Where a symbolic link leads, else the kind of what is at `path`; empty where nothing is."""
+    try:
+        mode = os.lstat(path).st_mode
+        return os.readlink(path) if stat.S_ISLNK(mode) else f":{stat.S_IFMT(mode):o}"
+    except (OSError, ValueError):
+        return ""
+
+
 def variable_identity(name: str, environment: Mapping[str, str]) -> str:
     """An environment variable's value as a digest, for it may be a secret; empty where it is not set."""
     value = environment.get(name)
@@ -105,9 +117,11 @@ def is_unchanged(what: str, identity: str) -> bool:
         return name in WORKER_DEFAULTS or variable_identity(name, os.environ) == identity
     if what == WORKING_FOLDER:
         return working_folder_identity() == identity
+    if what.startswith(LINK):
+        return link_identity(what.removeprefix(LINK)) == identity
     if what.startswith(LISTING):
         return listing_identity(what.removeprefix(LISTING)) == identity
-    return file_identity(what, by_status=identity.startswith(_BY_STATUS)) == identity
+    return file_identity(what, by_status=identity.startswith(BY_STATUS)) == identity
 
 
 def _digest(text: str) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from exportdoctor.core.codec import encode
-from exportdoctor.core.file_hash import LISTING, UNRECORDED, VARIABLE, WORKING_FOLDER, file_sha256, is_unchanged
+from exportdoctor.core.file_hash import LINK, LISTING, UNRECORDED, VARIABLE, WORKING_FOLDER, file_sha256, is_unchanged
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run.events import AnyEvent, PartCaptured, ProbeFinished, TargetOpened
 from exportdoctor.core.scan_options import ScanOptions, result_options
@@ -100,6 +100,8 @@ def name_changes(sources: Mapping[str, str]) -> tuple[str, ...]:
 def _name_source(what: str) -> str:
     if what == WORKING_FOLDER:
         return "the working directory"
+    if what.startswith(LINK):
+        return Path(what.removeprefix(LINK)).name
     if what.startswith(LISTING):
         return f"the files in {Path(what.removeprefix(LISTING)).name}"
     return f"${what.removeprefix(VARIABLE)}" if what.startswith(VARIABLE) else Path(what).name

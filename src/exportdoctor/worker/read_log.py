@@ -11,7 +11,8 @@ import importlib.metadata
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import source_from_cache
@@ -19,6 +20,7 @@ from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from exportdoctor.core import file_hash
 from exportdoctor.core.failure.frames import OUR_FOLDER, is_local_file, is_user_file
@@ -30,22 +32,39 @@ _NOT_FILES = ("/proc/", "/sys/", "/dev/", "/memfd:")
 # what the shell counts, and our own
 _IGNORED_VARIABLES = frozenset({"_", "SHLVL", "PWD", "OLDPWD"})
 _OWN_VARIABLES = "EXPORTDOCTOR_"
-_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _OUTSIDE = {
     "socket.connect": "the network",
     "socket.getaddrinfo": "the network",
     "subprocess.Popen": "another program",
     "os.system": "another program",
     "os.posix_spawn": "another program",
+    "os.exec": "another program",
+    "pty.spawn": "another program",
+    "os.fork": "another process",
+    "os.forkpty": "another process",
+    "socket.gethostname": "the machine's name",
+    "ctypes.dlsym": "a function of a C library",
 }
+_BY_DESCRIPTOR = "a file by its name and a folder's descriptor"
 _HEARD = frozenset({"open", "import", "os.listdir", "os.scandir", "sqlite3.connect", *_OUTSIDE})
 _PACKAGE_SEARCH = os.path.dirname(importlib.metadata.__file__)
 _MAPPED_FILE = re.compile(rb" (/[^\n]+)")
 _ASKS = re.compile(
-    r"\b(?:import|from)\b[^\n]*\b(?:time|datetime|random|secrets|uuid)\b|\b(?:time|datetime|secrets|uuid)\.\w"
+    r"\b(?:import|from)\b[^\n]*\b(?:time|timeit|tempfile|datetime|random|secrets|uuid)\b|\b(?:time|timeit|tempfile|datetime|secrets|uuid)\.\w"
     r"|\b(?:urandom|getrandom|getpid|default_rng|RandomState)\b|\.(?:seed|now|utcnow|today)\("
 )
 """Code that may ask for the time or for chance."""
+_UNSEEN = {
+    r"\bfrom_file\(|\btokenizers\b|Tokenizer(?:Fast)?\b|Processor\.from_pretrained": "files that a library opens",
+    r"\bmultiprocessing\b|\bjoblib\b|\bProcessPool": "another process",
+    r"datetime64\(\s*['\"](?:now|today)|\bTimestamp\.(?:now|today)|\b(?:event_loop\(\)|loop)\.time\(": "the clock",
+    r"(?i:\bsqlite3?\b[\s\S]*\battach\b)": "a database that another one attaches",
+}
+"""Code that may ask for what neither a hook nor a profiler sees, and what that is."""
+_CHECKS = frozenset({"exists", "lexists", "isfile", "isdir", "islink", "ismount", "is_file", "is_dir", "is_symlink",
+                     "realpath", "_joinrealpath", "resolve", "samefile", "getsize"})  # fmt: skip
+"""Functions of Python that ask of a file what its content, size and kind tell."""
+_PYTHON = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
 
 
 class ReadLog:
@@ -62,6 +81,7 @@ class ReadLog:
         self._draws = DrawnNumbers(lambda: self._never("chance"))
         self.listener = CallListener(self._never)
         self._is_looking = False
+        self._is_noting = False
         self._is_on = False
 
     def take_environment(self) -> None:
@@ -107,22 +127,64 @@ class ReadLog:
     def watch(self) -> Iterator[None]:
         """See variables, existence checks and seeds, too, in the block."""
         kind = type(os.environ)
-        read, look = kind.__getitem__, os.stat
+        read, each = kind.__getitem__, kind.__iter__
 
         def read_variable(environment: Any, key: Any) -> Any:
-            if isinstance(key, str):
-                self._note_variable(key)
+            if isinstance(key, str | bytes):
+                self._note_variable(os.fsdecode(key))
             return read(environment, key)
 
-        def look_at(path: Any, *args: Any, **kwargs: Any) -> Any:
-            plain = not args and kwargs.get("dir_fd") is None and isinstance(path, str | os.PathLike)
-            if plain and is_local_file(os.path.abspath(path)):
-                self._note_file(path)
-            return look(path, *args, **kwargs)
+        def names_of(environment: Any) -> Iterator[Any]:
+            if _is_asked_by_user():
+                self._never("the names of all environment variables")
+            return each(environment)
 
-        patches = [(kind, "__getitem__", read_variable), (os, "stat", look_at), *self._draws.wrappers()]
+        patches = [
+            (kind, "__getitem__", read_variable),
+            (kind, "__iter__", names_of),
+            (os, "stat", self._noting(os.stat, self._note_status)),
+            (os, "access", self._noting(os.access, self._note_file)),
+            (os, "lstat", self._noting(os.lstat, self._note_link)),
+            (os, "readlink", self._noting(os.readlink, self._note_link)),
+            *self._safetensors_openers(),
+            *self._draws.wrappers(),
+        ]
         with patch_attributes(patches):
             yield
+
+    def _noting(self, function: Callable[..., Any], note: Callable[[Any], None]) -> Callable[..., Any]:
+        """A function of a path, which notes what is there first."""
+
+        def look_at(path: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._is_noting:
+                self._is_noting = True
+                try:
+                    if kwargs.get("dir_fd") is not None and _is_asked_by_user():
+                        self._never(_BY_DESCRIPTOR)
+                    elif isinstance(path, str | os.PathLike) and is_local_file(os.path.abspath(path)):
+                        note(path)
+                finally:
+                    self._is_noting = False
+            return function(path, *args, **kwargs)
+
+        return look_at
+
+    def _safetensors_openers(self) -> list[tuple[Any, str, Any]]:
+        """It opens files in Rust, which no hook sees, and what it has mapped may be gone before it is looked for."""
+        opener = getattr(sys.modules.get("safetensors"), "safe_open", None)
+        if opener is None:
+            return []
+
+        def open_noted(filename: Any, *args: Any, **kwargs: Any) -> Any:
+            self._note_file(filename)
+            return opener(filename, *args, **kwargs)
+
+        users = [
+            module
+            for module in list(sys.modules.values())
+            if getattr(module, "__dict__", {}).get("safe_open") is opener
+        ]
+        return [(module, "safe_open", open_noted) for module in users]
 
     def note_working_folder(self) -> None:
         """The user's code runs, and may ask where it is."""
@@ -144,24 +206,37 @@ class ReadLog:
 
     def _hear(self, event: str, args: tuple[Any, ...]) -> None:
         if event == "open":
-            path, mode, flags = args
-            writes = any(letter in mode for letter in "wax") if mode else bool((flags or 0) & _WRITES)
-            if writes:
-                self._note_written(path)
-            else:
-                self._note_file(path)
+            self._hear_open(*args)
         elif event == "import":
             self._imports.add(args[0])
         elif event in ("os.listdir", "os.scandir"):
             self._note_listing(args[0])
         elif event == "sqlite3.connect":
-            self._note_file(args[0])
+            self._note_file(_path_of_database(args[0]))
         elif event in _OUTSIDE and _is_by_user():
             self._never(_OUTSIDE[event])
 
-    def _note_written(self, path: Any) -> None:
-        if isinstance(path, str | os.PathLike | bytes):
-            self._written.add(os.path.abspath(os.fsdecode(path)))
+    def _hear_open(self, path: Any, mode: str | None, flags: int | None) -> None:
+        """What is written anew does not count, nor what is only appended to; what may be read as well does."""
+        if not isinstance(path, str | os.PathLike | bytes):
+            return
+        flags, mode = flags or 0, mode or ""
+        full = os.path.abspath(os.fsdecode(path))
+        if not mode and not os.path.isabs(os.fsdecode(path)) and _is_asked_by_user():
+            self._never(_BY_DESCRIPTOR)
+        if full.startswith(_NOT_FILES):
+            if full.startswith(("/proc/", "/sys/")) and _is_asked_by_user():
+                self._never("what the system tells of itself")
+        elif "w" in mode or flags & os.O_TRUNC:
+            self._written.add(full)
+        elif "x" in mode or flags & os.O_EXCL:
+            if _is_by_user():  # not Python, which writes what it has compiled
+                self._note_file(full)
+        elif "+" not in mode and flags & os.O_WRONLY:
+            if not file_hash.link_identity(full):
+                self._written.add(full)
+        else:
+            self._note_file(full)
 
     def _note_file(self, path: Any) -> None:
         if self._is_looking or not isinstance(path, str | os.PathLike | bytes):
@@ -183,11 +258,35 @@ class ReadLog:
         if len(identity) == 64 and is_local_file(path):
             self._listen_to(path)
 
-    def _listen_to(self, path: str) -> None:
-        """Hear whether code that may ask for the time or for chance does."""
-        if not path.endswith(".py") or path in self._older or not _ASKS.search(Path(path).read_text(errors="replace")):
+    def _note_status(self, path: Any) -> None:
+        self._note_file(path)
+        if _asks_for_times(sys._getframe(2)):
+            self._note_times(path)
+
+    def _note_link(self, path: Any) -> None:
+        """Whether something is there, and whether it is a link."""
+        if self._is_looking or not _is_by_user():
             return
-        if not self.listener.start():
+        full = os.path.abspath(os.fsdecode(path))
+        self.known.setdefault(file_hash.LINK + full, file_hash.link_identity(full))
+        if _asks_for_times(sys._getframe(2)):
+            self._note_times(path)
+
+    def _note_times(self, path: Any) -> None:
+        """When a file was written counts too."""
+        identity = file_hash.file_identity(full := os.path.abspath(os.fsdecode(path)), by_status=True)
+        if identity.startswith(file_hash.BY_STATUS):
+            self.known[full] = identity
+
+    def _listen_to(self, path: str) -> None:
+        """Hear whether code that may ask for the time or for chance does. What cannot be heard counts where named."""
+        if not path.endswith(".py") or path in self._older:
+            return
+        code = Path(path).read_text(errors="replace")
+        for pattern, what in _UNSEEN.items():
+            if re.search(pattern, code):
+                self._never(f"{what}, in {os.path.basename(path)}")
+        if _ASKS.search(code) and not self.listener.start():
             self._never(f"the clock or chance, in {os.path.basename(path)}")
 
     def _note_variable(self, name: str) -> None:
@@ -277,6 +376,31 @@ def _is_system_library(path: str) -> bool:
     if path.startswith(("/usr/", "/lib", "/opt/", os.path.realpath(sys.base_prefix))):
         return True
     return ".so" in os.path.basename(path) and path.startswith(sys.prefix)
+
+
+def _asks_for_times(frame: FrameType) -> bool:
+    """Whether the user's code gets the status of a file from the function that runs there, with its times."""
+    if frame.f_code.co_name in ("stat", "lstat") and frame.f_back is not None:
+        frame = frame.f_back  # what called the method of a Path
+    return frame.f_code.co_name not in _CHECKS and _is_asked_by_user()
+
+
+def _path_of_database(name: Any) -> Any:
+    return unquote(urlsplit(name).path) if isinstance(name, str) and name.startswith("file:") else name
+
+
+def _is_asked_by_user() -> bool:
+    """Whether the user's code asks itself, or through Python's library."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not path.startswith((__file__, "<frozen")):
+            if not path.startswith("<") and is_local_file(path):
+                return not path.startswith(OUR_FOLDER)
+            if not path.startswith(_PYTHON) or "-packages" in path:
+                return False
+        frame = frame.f_back
+    return False
 
 
 def _is_by_user() -> bool:

@@ -25,11 +25,11 @@ from exportdoctor.cli.options import (
     absolute_inputs,
 )
 from exportdoctor.cli.python_option import PYTHON
-from exportdoctor.cli.record_shim_try import record_tries
+from exportdoctor.cli.record_shim_try import check_same_target, record_tries
 from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import style_of, table_style, write_out
 from exportdoctor.core.codec import pretty
-from exportdoctor.core.errors import ExitCode
+from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.core.limits import UNMEASURED_ATTEMPT
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.report import wording
@@ -129,6 +129,8 @@ def try_on_target(name: str, target: str, files: tuple[str, ...], as_json: bool,
     from exportdoctor.engine.cure.try_shims import try_shims
 
     names = tuple(dict.fromkeys(filter(None, name.split("+"))))
+    if not names:
+        raise UsageError(f"{name!r} names no shim", hint="See exportdoctor shims list")
     for one in names:
         if not one.startswith("static-dim:"):
             find(one, files=files)
@@ -144,13 +146,16 @@ def try_on_target(name: str, target: str, files: tuple[str, ...], as_json: bool,
     )
     reference = TargetRef(ref=target, parts=given["parts"], options=build)
     resolve(reference)
+    if folder is not None:
+        check_same_target(folder, reference, exporter=options.exporter)
     found = []
     for tried in try_shims(reference, options, names):
         found.append(tried)
         if not as_json:
             write_out(_result(tried))
     if folder is not None:
-        record_tries(found, folder)
+        for part in record_tries(found, folder):
+            print(f"exportdoctor: {part}: not recorded, for {folder} has no finding where it fails", file=sys.stderr)
     if as_json:
         write_out(pretty(found).decode())
     return ExitCode.EXPORTS if all(tried.cured or tried.exports for tried in found) else ExitCode.FINDINGS
