@@ -192,6 +192,8 @@ async def test_a_run_or_a_link_that_leads_out_is_refused(tmp_path: Path, monkeyp
         assert "is a link that leaves" in error
         _, error = await ask(client, "finding", name="F1", run=str(elsewhere))
         assert "is no run's id" in error
+        _, error = await ask(client, "scan", target="x" * 300_000)
+        assert "cannot be started" in error
         (named / ".exportdoctor" / "cache").symlink_to(home)
         _, error = await ask(client, "scan", target="Qwen2.5-VL-3B")
         assert "is a link that leaves" in error

@@ -180,6 +180,8 @@ def test_a_kind_is_explained_with_rewrites_as_diffs(capsys: pytest.CaptureFixtur
     assert "```diff\n" in capsys.readouterr().out
     assert run(["explain", "data_dependent_gard"]) == ExitCode.USAGE
     assert "Did you mean 'data_dependent_guard'" in capsys.readouterr().err
+    assert run(["explain", os.getcwd()]) == ExitCode.USAGE
+    assert "name a finding of that run too" in capsys.readouterr().err
 
 
 def test_a_finding_of_a_stored_run_is_explained(capsys: pytest.CaptureFixture[str]) -> None:

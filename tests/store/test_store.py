@@ -134,8 +134,10 @@ def test_a_newer_schema_is_refused_with_both_names(tmp_path: Path) -> None:
 def test_damage_in_the_middle_is_told_with_its_line(tmp_path: Path) -> None:
     lines = LINES.splitlines(keepends=True)
     lines[3] = b'{"event":"part_captured","at":"never"}\n'
-    with pytest.raises(StoreError, match="line 4 is damaged"):
+    with pytest.raises(StoreError, match="line 4 is damaged") as told:
         journal.read_events(file_of(tmp_path, b"".join(lines)))
+    assert "3 lines before it are whole" in told.value.hint
+    assert journal.read_events(file_of(tmp_path, b"".join(lines[:3]))) == PASSING[:3]
 
 
 def test_a_last_line_of_zeros_counts_as_torn(tmp_path: Path) -> None:

@@ -620,6 +620,7 @@ GOOD = f"{HEAD}def build():\n    return torch.nn.Linear(2, 2), (torch.ones(3, 2)
 def _place_cases() -> Iterator[Hostile]:
     scan = ("scan", "target.py:build", "--no-cache", "-q", "--out")
     for name, (out, make) in {
+        "no name": ("", lambda folder: None),
         "a long name": ("x" * 5000, lambda folder: None),
         "a long path": ("/".join(["x" * 200] * 30), lambda folder: None),
         "a file": ("out", lambda folder: (folder / "out").touch()),

@@ -59,6 +59,19 @@ class FiniteRange(click.FloatRange):
         return number
 
 
+class OutFolderType(click.Path):
+    """A folder to write into. An empty name, such as that of an unset variable, is refused."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The same, checked."""
+        if value == "":
+            self.fail("the name is empty; give a folder, . for this one", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def absolute_inputs(given: str) -> str:
     """What `--inputs` says, with the file's whole path: a run may be continued from another folder."""
     return os.path.abspath(os.path.expanduser(given)) if given else ""
@@ -137,6 +150,8 @@ def split_run(names: tuple[str, ...]) -> tuple[str | None, str]:
         raise click.UsageError("Give a FINDING, or a RUN and a FINDING")
     run, finding = (None, *names)[-2:]
     assert finding is not None  # click asks for one
+    if run is None and os.sep in finding and os.path.isdir(finding):
+        raise click.UsageError(f"{finding} is a folder: name a finding of that run too, such as F1")
     if run is not None and FINDING.fullmatch(run) and not FINDING.fullmatch(finding):
         run, finding = finding, run
     return run, finding

@@ -111,14 +111,19 @@ class ToolSession:
         self.prepare()
         if any("\0" in word for word in words):
             raise ToolError("A name holds a null character")
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "exportdoctor", *words),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-            limit=_LONGEST_LINE,
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "exportdoctor", *words),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+                limit=_LONGEST_LINE,
+            )
+        except (OSError, UnicodeEncodeError) as error:
+            raise ToolError(
+                f"The command cannot be started: {error}. Its longest word: {max(words, key=len)[:60]!r}"
+            ) from None
         try:
             assert process.stdout is not None
             output, lines = await asyncio.gather(process.stdout.read(), _follow(process, context))
@@ -268,6 +273,8 @@ def make_server(session: ToolSession) -> MCPServer:
         """The shims with which a part exports, how sound they are, their proof, and Python code that applies them."""
         report = session.report(run)[1]
         chosen = [one for one in report.parts if part in (None, one.name)]
+        if not report.parts:
+            raise ToolError("The run has no parts yet")
         if not chosen:
             raise ToolError(f"There is no part {part!r}. Parts: {', '.join(one.name for one in report.parts)}")
         return {

@@ -102,7 +102,9 @@ class EventReader:
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 if end == len(data):
                     return  # a power cut can leave a last line of zeros: as good as torn
-                raise StoreError(f"{self.path}, line {self.lines + 1} is damaged: {error}") from error
+                whole = f"The {self.lines} lines before it are whole: a copy of them alone is a run that can be resumed"
+                hint = whole if self.lines else ""
+                raise StoreError(f"{self.path}, line {self.lines + 1} is damaged: {error}", hint=hint) from error
             start = end
             self.offset += len(line) + 1
             self.lines += 1

@@ -23,6 +23,7 @@ from exportdoctor.cli.options import (
     SCAN_DEVICE,
     STATIC,
     WEIGHTS,
+    OutFolderType,
     absolute_inputs,
 )
 from exportdoctor.cli.packages import require_packages
@@ -127,7 +128,7 @@ class ScanCommand(click.Command):
 @INPUTS
 @STATIC
 @add_scan_options
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder for this run.")
+@click.option("--out", type=OutFolderType(), metavar="DIR", help="Folder for this run.")
 @click.option(
     "--resume",
     metavar="RUN",

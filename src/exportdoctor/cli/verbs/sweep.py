@@ -11,7 +11,7 @@ import click
 
 from exportdoctor.cli.error_output import print_line
 from exportdoctor.cli.interruption import Interruption
-from exportdoctor.cli.options import CONTEXT, QUIET, FiniteRange
+from exportdoctor.cli.options import CONTEXT, QUIET, FiniteRange, OutFolderType
 from exportdoctor.cli.packages import require_packages
 from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import write_out
@@ -87,9 +87,7 @@ _SCAN_OPTIONS = ("exporter", "to", "search", "cure", "allow", "timeout", "memory
     help="Do not ask targets that have a row in this earlier atlas: keep the row, with its date. Can be repeated.",
 )
 @click.option("--against", type=click.Path(path_type=Path), metavar="ATLAS.json", help="Show first what changed since.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the sweep; one there is continued."
-)
+@click.option("--out", type=OutFolderType(), metavar="DIR", help="Folder of the sweep; one there is continued.")
 @QUIET
 @click.pass_context
 def sweep(context: click.Context, /, **given: Any) -> int:
