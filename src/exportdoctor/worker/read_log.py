@@ -50,7 +50,8 @@ _HEARD = frozenset({"open", "import", "os.listdir", "os.scandir", "sqlite3.conne
 _PACKAGE_SEARCH = os.path.dirname(importlib.metadata.__file__)
 _MAPPED_FILE = re.compile(rb" (/[^\n]+)")
 _ASKS = re.compile(
-    r"\b(?:import|from)\b[^\n]*\b(?:time|timeit|tempfile|datetime|random|secrets|uuid)\b|\b(?:time|timeit|tempfile|datetime|secrets|uuid)\.\w"
+    r"\b(?:import|from)\b[^\n]*\b(?:time|timeit|tempfile|datetime|random|secrets|uuid)\b"
+    r"|\b(?:time|timeit|tempfile|datetime|secrets|uuid)\.\w"
     r"|\b(?:urandom|getrandom|getpid|default_rng|RandomState)\b|\.(?:seed|now|utcnow|today)\("
 )
 """Code that may ask for the time or for chance."""
@@ -163,6 +164,8 @@ class ReadLog:
                         self._never(_BY_DESCRIPTOR)
                     elif isinstance(path, str | os.PathLike) and is_local_file(os.path.abspath(path)):
                         note(path)
+                except (OSError, ValueError):  # a path that cannot be: the function itself tells
+                    pass
                 finally:
                     self._is_noting = False
             return function(path, *args, **kwargs)
@@ -221,7 +224,10 @@ class ReadLog:
         if not isinstance(path, str | os.PathLike | bytes):
             return
         flags, mode = flags or 0, mode or ""
-        full = os.path.abspath(os.fsdecode(path))
+        try:
+            full = os.path.abspath(os.fsdecode(path))
+        except (OSError, ValueError, TypeError):  # the open itself fails so
+            return
         if not mode and not os.path.isabs(os.fsdecode(path)) and _is_asked_by_user():
             self._never(_BY_DESCRIPTOR)
         if full.startswith(_NOT_FILES):
