@@ -143,17 +143,17 @@ class ReadLog:
         patches = [
             (kind, "__getitem__", read_variable),
             (kind, "__iter__", names_of),
-            (os, "stat", self._noting(os.stat, self._note_status)),
-            (os, "access", self._noting(os.access, self._note_file)),
-            (os, "lstat", self._noting(os.lstat, self._note_link)),
-            (os, "readlink", self._noting(os.readlink, self._note_link)),
+            (os, "stat", self._note_before(os.stat, self._note_status)),
+            (os, "access", self._note_before(os.access, self._note_file)),
+            (os, "lstat", self._note_before(os.lstat, self._note_link)),
+            (os, "readlink", self._note_before(os.readlink, self._note_link)),
             *self._safetensors_openers(),
             *self._draws.wrappers(),
         ]
         with patch_attributes(patches):
             yield
 
-    def _noting(self, function: Callable[..., Any], note: Callable[[Any], None]) -> Callable[..., Any]:
+    def _note_before(self, function: Callable[..., Any], note: Callable[[Any], None]) -> Callable[..., Any]:
         """A function of a path, which notes what is there first."""
 
         def look_at(path: Any, *args: Any, **kwargs: Any) -> Any:
