@@ -271,7 +271,7 @@ class ReadLog:
 
     def _note_link(self, path: Any) -> None:
         """Whether something is there, and whether it is a link."""
-        if self._is_looking or not _is_by_user():
+        if self._is_looking or not _is_asked_by_user():
             return
         full = os.path.abspath(os.fsdecode(path))
         self.known.setdefault(file_hash.LINK + full, file_hash.link_identity(full))
