@@ -12,6 +12,7 @@ import os
 import shutil
 import sqlite3
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -179,6 +180,15 @@ CHANGES: dict[str, Change] = {
     "a path that can be read": Change(
         code="def fine(): return not os.access(HERE / 'flag', os.R_OK)", files=({}, {"flag": ""})
     ),
+    "a file that may be run": Change(
+        code="def fine(): return not os.access(HERE / 'flag', os.X_OK)",
+        files=({"flag": "mode 644"}, {"flag": "mode 755"}),
+    ),
+    "a path that generated code asks for": Change(
+        code="def fine():\n    found = {'os': os}\n    exec('there = os.path.lexists(\"flag\")', found)\n"
+        "    return not found['there']",
+        files=({}, {"flag": ""}),
+    ),
     "where a link leads": Change(
         code="def fine(): return (HERE / 'now').resolve().name == 'one'",
         files=({"one/a": "", "two/a": "", "now": "-> one"}, {"now": "-> two"}),
@@ -258,6 +268,9 @@ def write(folder: Path, files: dict[str, str | None]) -> None:
         elif text.startswith("-> "):
             path.unlink(missing_ok=True)
             path.symlink_to(text.removeprefix("-> "))
+        elif text.startswith("mode "):
+            path.write_text("")
+            path.chmod(int(text.removeprefix("mode "), 8))
         elif text.startswith("at "):
             path.write_text("")
             os.utime(path, (float(text.removeprefix("at ")),) * 2)
@@ -407,6 +420,15 @@ def test_a_forked_worker_has_no_part_in_what_its_parent_read(tmp_path: Path) -> 
     log.forget()
     assert not log.reasons()
     assert "/of/the/parent" not in log.collect()
+
+
+def test_files_that_threads_open_side_by_side_all_count(tmp_path: Path) -> None:
+    log, files = ReadLog(), [tmp_path / str(nth) for nth in range(8)]
+    for file in files:
+        file.write_bytes(bytes(4 * 2**20))
+    with ThreadPoolExecutor(len(files)) as threads:
+        list(threads.map(lambda file: log._hear("open", (str(file), "r", os.O_RDONLY)), files))
+    assert set(map(str, files)) <= log.known.keys()
 
 
 def test_memory_that_processes_share_about_a_database_is_not_read(tmp_path: Path) -> None:

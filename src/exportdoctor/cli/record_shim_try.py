@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.finding import Finding, ShimTry
 from exportdoctor.core.run import events as ev
 from exportdoctor.core.run.run_state import fold
+from exportdoctor.store.digest import sources_of
 from exportdoctor.store.run_folder import RunFolder
 from exportdoctor.store.runs import read_run
 
@@ -25,29 +26,33 @@ if TYPE_CHECKING:
 
 def check_same_target(run: Path, target: TargetRef, *, exporter: str) -> None:
     """Raises UsageError where the run is of another target, of one that is built otherwise, or of another exporter."""
-    started = read_run(run).state.started
+    stored = read_run(run)
+    started = stored.state.started
     if started is None:
         raise UsageError(f"The run {run} has not begun", hint="Give a run that has findings, or leave --run out")
     theirs, mine = ([one.ref, *one.options.flags] for one in (started.target, target))
     theirs += ["--exporter", started.options.exporter]
     mine += ["--exporter", exporter]
-    if theirs[1:] != mine[1:] or not _is_same_reference(theirs[0], mine[0]):
+    if theirs[1:] != mine[1:] or not _is_same_reference(theirs[0], mine[0], read=sources_of(stored.events)):
         raise UsageError(
             f"The run {run} is of {' '.join(theirs)}, not of {' '.join(mine)}",
             hint="Try the shims on the run's own target, or leave --run out",
         )
 
 
-def _is_same_reference(one: str, other: str) -> bool:
-    """Whether two references as typed, perhaps in two folders, name one target."""
-    if one == other:
-        return True
-    (path, _, factory), (other_path, _, other_factory) = one.rpartition(":"), other.rpartition(":")
-    if not path or not other_path:
-        return os.path.realpath(one) == os.path.realpath(other)
-    ends = sorted((os.path.normpath(path), os.path.normpath(other_path)), key=len)
-    is_same_file = os.path.realpath(path) == os.path.realpath(other_path) or ends[1].endswith(os.sep + ends[0])
-    return factory == other_factory and is_same_file
+def _is_same_reference(theirs: str, mine: str, *, read: Container[str]) -> bool:
+    """Whether two references name one target, of files by what the run has `read`: it may have begun elsewhere."""
+    path, factory = (os.path.abspath(mine), "") if os.path.isdir(mine) else _split(mine)
+    if not os.path.exists(path):
+        return theirs.casefold() == mine.casefold()
+    file = os.path.join(path, "config.json") if os.path.isdir(path) else path
+    return _split(theirs)[1] == factory and (file in read or os.path.realpath(file) in read)
+
+
+def _split(reference: str) -> tuple[str, str]:
+    """The whole path of a file and the factory in it."""
+    path, _, factory = reference.rpartition(":")
+    return (os.path.abspath(path), factory) if path else (os.path.abspath(reference), "")
 
 
 def record_tries(found: Sequence[PartTrial], run: Path) -> tuple[str, ...]:

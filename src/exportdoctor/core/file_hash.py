@@ -81,10 +81,10 @@ def _entry_identity(entry: os.DirEntry[str]) -> str:
 
 
 def link_identity(path: str) -> str:
-    """Where a symbolic link leads, else the kind of what is at `path`; empty where nothing is."""
+    """Where a symbolic link leads, else the kind of what is at `path` and its permissions; empty where nothing is."""
     try:
         mode = os.lstat(path).st_mode
-        return os.readlink(path) if stat.S_ISLNK(mode) else f":{stat.S_IFMT(mode):o}"
+        return os.readlink(path) if stat.S_ISLNK(mode) else f":{mode:o}"
     except (OSError, ValueError):
         return ""
 

@@ -70,7 +70,7 @@ class CallListener:
             source = "chance"
         else:
             return
-        file = _asking_file(frame, directly=source != "chance") if source is not None else None
+        file = asking_file(frame, directly=source != "chance") if source is not None else None
         if file is not None:
             self.tell(f"{source}, in {os.path.basename(file)}")
 
@@ -89,7 +89,7 @@ def _source_asked(name: str, owner: Any) -> str | None:
     return "the process's number" if name == "getpid" else "chance"
 
 
-def _asking_file(frame: FrameType | None, *, directly: bool) -> str | None:
+def asking_file(frame: FrameType | None, *, directly: bool) -> str | None:
     """The user's file that asks, itself or (not `directly`) through Python's library and torch's `seed`."""
     while frame is not None:
         path = frame.f_code.co_filename

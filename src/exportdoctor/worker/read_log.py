@@ -11,7 +11,7 @@ import importlib.metadata
 import os
 import re
 import sys
-import sysconfig
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -25,7 +25,7 @@ from urllib.parse import unquote, urlsplit
 from exportdoctor.core import file_hash
 from exportdoctor.core.failure.frames import OUR_FOLDER, is_local_file, is_user_file
 from exportdoctor.core.patch_attribute import patch_attributes
-from exportdoctor.worker.call_listener import CallListener
+from exportdoctor.worker.call_listener import CallListener, asking_file
 from exportdoctor.worker.drawn_numbers import OUR_WRAPPERS, DrawnNumbers
 
 _NOT_FILES = ("/proc/", "/sys/", "/dev/", "/memfd:")
@@ -65,7 +65,13 @@ _UNSEEN = {
 _CHECKS = frozenset({"exists", "lexists", "isfile", "isdir", "islink", "ismount", "is_file", "is_dir", "is_symlink",
                      "realpath", "_joinrealpath", "resolve", "samefile", "getsize"})  # fmt: skip
 """Functions of Python that ask of a file what its content, size and kind tell."""
-_PYTHON = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
+
+
+class _Busy(threading.local):
+    """What the log does in this thread: a file that it looks at itself does not count, those of other threads do."""
+
+    looking = False
+    noting = False
 
 
 class ReadLog:
@@ -81,8 +87,7 @@ class ReadLog:
         self._older: set[str | None] = set()
         self._draws = DrawnNumbers(lambda: self._never("chance"))
         self.listener = CallListener(self._never)
-        self._is_looking = False
-        self._is_noting = False
+        self._busy = _Busy()
         self._is_on = False
 
     def take_environment(self) -> None:
@@ -144,7 +149,7 @@ class ReadLog:
             (kind, "__getitem__", read_variable),
             (kind, "__iter__", names_of),
             (os, "stat", self._note_before(os.stat, self._note_status)),
-            (os, "access", self._note_before(os.access, self._note_file)),
+            (os, "access", self._note_before(os.access, self._note_permissions)),
             (os, "lstat", self._note_before(os.lstat, self._note_link)),
             (os, "readlink", self._note_before(os.readlink, self._note_link)),
             *self._safetensors_openers(),
@@ -157,8 +162,8 @@ class ReadLog:
         """A function of a path, which notes what is there first."""
 
         def look_at(path: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._is_noting:
-                self._is_noting = True
+            if not self._busy.noting:
+                self._busy.noting = True
                 try:
                     if kwargs.get("dir_fd") is not None and _is_asked_by_user():
                         self._never(_BY_DESCRIPTOR)
@@ -167,7 +172,7 @@ class ReadLog:
                 except (OSError, ValueError):  # a path that cannot be: the function itself tells
                     pass
                 finally:
-                    self._is_noting = False
+                    self._busy.noting = False
             return function(path, *args, **kwargs)
 
         return look_at
@@ -245,15 +250,15 @@ class ReadLog:
             self._note_file(full)
 
     def _note_file(self, path: Any) -> None:
-        if self._is_looking or not isinstance(path, str | os.PathLike | bytes):
+        if self._busy.looking or not isinstance(path, str | os.PathLike | bytes):
             return
-        self._is_looking = True
+        self._busy.looking = True
         try:
             self._note_path(os.path.abspath(os.fsdecode(path)))
         except (OSError, ValueError, TypeError):
             pass
         finally:
-            self._is_looking = False
+            self._busy.looking = False
 
     def _note_path(self, path: str) -> None:
         if path.endswith(".pyc"):
@@ -271,12 +276,16 @@ class ReadLog:
 
     def _note_link(self, path: Any) -> None:
         """Whether something is there, and whether it is a link."""
-        if self._is_looking or not _is_asked_by_user():
+        if self._busy.looking or not _is_asked_by_user():
             return
         full = os.path.abspath(os.fsdecode(path))
         self.known.setdefault(file_hash.LINK + full, file_hash.link_identity(full))
         if _asks_for_times(sys._getframe(2)):
             self._note_times(path)
+
+    def _note_permissions(self, path: Any) -> None:
+        self._note_file(path)
+        self._note_link(os.path.realpath(path))
 
     def _note_times(self, path: Any) -> None:
         """When a file was written counts too."""
@@ -296,7 +305,7 @@ class ReadLog:
             self._never(f"the clock or chance, in {os.path.basename(path)}")
 
     def _note_variable(self, name: str) -> None:
-        if self._is_looking or name in _IGNORED_VARIABLES or name.startswith(_OWN_VARIABLES):
+        if self._busy.looking or name in _IGNORED_VARIABLES or name.startswith(_OWN_VARIABLES):
             return
         key = file_hash.VARIABLE + name
         if key not in self.known:
@@ -304,9 +313,9 @@ class ReadLog:
 
     def _note_listing(self, folder: Any) -> None:
         """Which files a folder has; those of installed packages count by their versions."""
-        if self._is_looking:
+        if self._busy.looking:
             return
-        self._is_looking = True
+        self._busy.looking = True
         try:
             is_path = isinstance(folder, str | bytes | os.PathLike)
             name = os.path.abspath(os.fsdecode(folder)) if is_path else str(folder)
@@ -320,7 +329,7 @@ class ReadLog:
         except OSError:  # there is no working directory any more: the listing itself fails
             pass
         finally:
-            self._is_looking = False
+            self._busy.looking = False
 
     def _note_modules(self) -> None:
         """Modules that are new; one that takes another's name was seen being opened."""
@@ -398,15 +407,10 @@ def _path_of_database(name: Any) -> Any:
 def _is_asked_by_user() -> bool:
     """Whether the user's code asks itself, or through Python's library."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        path = frame.f_code.co_filename
-        if not path.startswith((__file__, "<frozen")):
-            if not path.startswith("<") and is_local_file(path):
-                return not path.startswith(OUR_FOLDER)
-            if not path.startswith(_PYTHON) or "-packages" in path:
-                return False
+    while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
-    return False
+    file = asking_file(frame, directly=False)
+    return file is not None and not file.startswith(OUR_FOLDER)
 
 
 def _is_by_user() -> bool:

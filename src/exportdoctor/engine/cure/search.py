@@ -88,7 +88,7 @@ class CureSearch:
         large = SearchTarget(probe=self.root, first=self.first, values=self.values, name=wording.PART_ITSELF, to=to)
         small = yield from self._small_target()
         target = small or large
-        confirm = partial(self._at_full_size, large) if small is not None else None
+        confirm = self._confirming_probe(large, small)
         found = yield from self._find_cure(target, confirm=confirm)
         if found is None:
             return
@@ -184,6 +184,9 @@ class CureSearch:
             return ()
         return (replace(again, outcome=proven, on=small.name),)
 
+    def _confirming_probe(self, large: SearchTarget, small: SearchTarget | None) -> ConfirmingProbe | None:
+        return partial(self._at_full_size, large) if small is not None else None
+
     def _at_full_size(self, large: SearchTarget, shims: Ids) -> Probe:
         """What shows that a small model's cure cures the part: as far as the goal at once, where no numbers are due."""
         if large.values or large.to != "export":
@@ -225,7 +228,7 @@ class CureSearch:
     ) -> ProbeSteps[CuringSet | None]:
         """What gets beyond the failure behind `best`, with these shims or other ones; None where nothing was found."""
         target = small or large
-        confirm = partial(self._at_full_size, large) if small is not None else None
+        confirm = self._confirming_probe(large, small)
         found = yield from self._find_cure(target, start=best.shims, chain=best.chain, confirm=confirm)
         if found is None:
             return None
