@@ -330,3 +330,32 @@ def test_a_limit_is_no_verdict_and_notes_hold_for_every_verdict(tmp_path: Path) 
     assert atlas.shares[0].tried == 0
     assert note in render_page(atlas)
     assert "small model with random weights" in render_markdown(atlas)
+
+
+@pytest.mark.parametrize("recording", ["qwen", "crash"])
+def test_a_run_that_a_limit_ends_says_no_more_than_the_whole_run(tmp_path: Path, recording: str) -> None:
+    """Cut off after any event: a verdict is that of the whole run, or the search for shims is what was cut off."""
+    journal = Path(__file__).parents[1] / "support" / "tui_recordings" / recording / "events.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    (tmp_path / "static").mkdir()
+
+    def cells(events: int, status: AnswerStatus) -> dict[tuple[str, str, str], AtlasCell]:
+        (tmp_path / "static" / "events.jsonl").write_bytes(b"".join(lines[:events]))
+        ended = RunAnswer(sizes="static", status=status, why="no end after 3 s")
+        answer = SweepAnswer(name="m", ref="m", key="", at=0.0, timeout=3.0, memory_mb=1.0, runs=(ended,))
+        row, _ = make_row(answer, tmp_path, to="export", ref="m", words=())
+        return {cell.column: cell for cell in row.cells}
+
+    whole = cells(len(lines), AnswerStatus.ANSWERED)
+    in_cures = 0
+    for events in range(1, len(lines)):
+        found = cells(events, AnswerStatus.TIMED_OUT)
+        told = any(cell.part == "" and cell.why == "no end after 3 s" for cell in found.values())
+        assert told or {cell.part for cell in found.values()} == {cell.part for cell in whole.values()}
+        for column, cell in found.items():
+            if cell.verdict in ("no_verdict", "not_asked") or column not in whole:
+                continue
+            searching = cell.verdict == "fails" and cell.cut_off == "no end after 3 s"
+            assert cell.verdict == whole[column].verdict or (searching and whole[column].verdict == "cured")
+            in_cures += searching and not told
+    assert in_cures

@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,20 +45,24 @@ def make_row(
     findings: list[Finding] = []
     notes: dict[str, None] = {}
     for run in answer.runs:
-        report = _read_report(folder / run.folder)
+        report, parts_asked = _read_report(folder / run.folder)
         where: dict[str, Any] = {
             "command": " ".join(("exportdoctor", "scan", ref, *scan_words(words, run.sizes, run.also))),
             "run": str(Path("runs") / answer.name / run.folder),
             "memory_mb": _memory(run, report),
         }
         columns = (run.also,) if run.also else STAGES[to]
-        found = list(_cells(answer.name, run, report, columns, where)) if report else []
+        why = run.why.replace(f"{folder.parents[1]}{os.sep}", "")
+        at_limit = run.status in (AnswerStatus.TIMED_OUT, AnswerStatus.OUT_OF_MEMORY)
+        known = _parts_with_verdict(report, columns) if report else set()
+        found = list(_cells(answer.name, run, report, columns, where, known, why if at_limit else "")) if report else []
         findings += report.findings if report else ()
         notes |= dict.fromkeys(report.notes if report else ())
-        if run.status != AnswerStatus.ANSWERED or not found:
-            why = run.why.replace(f"{folder.parents[1]}{os.sep}", "") or "the run shows no part"
+        in_cures = at_limit and bool(parts_asked) and known.issuperset(parts_asked)
+        if not found or (run.status != AnswerStatus.ANSWERED and not in_cures):
+            missing = why or "the run shows no part"
             found += [
-                AtlasCell(part="", sizes=run.sizes, stage=stage, verdict="no_verdict", why=why, **where)
+                AtlasCell(part="", sizes=run.sizes, stage=stage, verdict="no_verdict", why=missing, **where)
                 for stage in columns
             ]
         cells += found
@@ -80,23 +84,44 @@ def _memory(run: RunAnswer, report: Report | None) -> float:
     return max(run.memory_mb, report.stats.peak_rss_mb if report else 0.0)
 
 
-def _read_report(folder: Path) -> Report | None:
-    """The run's report; of a run that was killed what its events say; None where there is neither."""
+def _read_report(folder: Path) -> tuple[Report | None, tuple[str, ...]]:
+    """The run's report and the parts it has; of a run that was killed what its events say, and the parts that were to
+    be asked. None where there is neither."""
     try:
         found: Report = decode((folder / REPORT).read_bytes(), Report)
     except (OSError, ExportdoctorError):
         try:
-            return read_run(folder).state.report()
+            state = read_run(folder).state
         except ExportdoctorError:
-            return None
-    return found
+            return None, ()
+        return state.report(), state.opened.parts if state.opened is not None else ()
+    return found, tuple(part.name for part in found.parts)
+
+
+def _parts_with_verdict(report: Report, columns: Sequence[str]) -> set[str]:
+    """The parts of which no stage is left to be asked: one fails, and is located, or the last one passes."""
+    failing = {finding.part for finding in report.findings}
+    last, known = "export" if columns[-1] == "strict" else columns[-1], set()
+    for part in report.parts:
+        stages = part.root_stages
+        fails, passed = "fail" in stages.values(), {_column_of(stage, stages) for stage in stages}
+        if part.complete or (part.name in failing if fails else last in passed):
+            known.add(part.name)
+    return known
 
 
 def _cells(
-    name: str, run: RunAnswer, report: Report, columns: tuple[str, ...], where: dict[str, Any]
+    name: str,
+    run: RunAnswer,
+    report: Report,
+    columns: tuple[str, ...],
+    where: dict[str, Any],
+    known: Container[str],
+    cut_off: str,
 ) -> Iterable[AtlasCell]:
+    """The cells of each part in `known`, or with a finding. `cut_off`: the limit that ended the run, if one did."""
     for part in report.parts:
-        if not part.complete and not any(f.part == part.name for f in report.findings):
+        if part.name not in known and not any(f.part == part.name for f in report.findings):
             continue
         stages = part.root_stages
         for column in columns:
@@ -127,7 +152,8 @@ def _cells(
                 cure=cure.shims if cure else (),
                 soundness=cure.soundness if cure else "",
                 seconds=round(part.seconds, 3),
-                why=_why(part, stage, verdict),
+                why=_why(part, stage, verdict) or ("" if part.complete or stage != "numbers" else cut_off),
+                cut_off=cut_off if verdict == "fails" and not part.complete else "",
                 **where,
             )
 

@@ -97,7 +97,7 @@ def read_kept_rows(request: SweepRequest, *, timeout: float) -> KeptRows:
 def _asks_more(request: SweepRequest, row: AtlasRow, *, timeout: float) -> bool:
     """Whether a sweep gives a target more time, memory or layers than its row had, or searches where that failed and
     did not."""
-    cut = any(cell.verdict == "no_verdict" for cell in row.cells)
+    cut = any(cell.verdict == "no_verdict" or cell.cut_off for cell in row.cells)
     more = timeout > row.timeout or request.memory_mb > row.memory_mb
     failed = (cell for cell in row.cells if cell.verdict == "fails")
     left_out = {word for cell in failed for word in cell.command.split() if word in _LESS}
