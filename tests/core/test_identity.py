@@ -21,7 +21,16 @@ from exportdoctor.core.failure.identity import (
 )
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS, KINDS, FailureKind
 from exportdoctor.core.failure.messages import first_line, statement, suggested_fixes, without_advice, without_hints
-from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus, SymbolOrigin
+from exportdoctor.core.records.outcome import (
+    ExceptionFact,
+    Failure,
+    Frame,
+    OpFact,
+    Outcome,
+    OutcomeStatus,
+    SymbolOrigin,
+)
+from exportdoctor.engine.cure.trial import is_later_failure
 from synthetic import ATTENTION
 
 GUARD = "Could not guard on data-dependent expression u0 > 1 (unhinted: u0 > 1).  (Size-like symbols: none)"
@@ -85,6 +94,21 @@ def test_another_kind_at_the_same_line_is_another_failure() -> None:
     value = "Could not extract specialized integer from data-dependent expression u0"
     assert same_line(failing(), failing(value))
     assert not same_failure(failing(), failing(value), exporter="export")
+
+
+def test_each_operator_of_a_line_that_has_no_translation_is_a_failure_of_its_own() -> None:
+    def untranslated(name: str, *, raised: bool = True, line: int = 3) -> Outcome:
+        found = failing(f"No ONNX function found for <OpOverload(op='{name}')>", line=line)
+        assert found.failure is not None
+        failure = msgspec.structs.replace(found.failure, stage="translate", op=OpFact(name=name, raised=raised))
+        return msgspec.structs.replace(found, failure=failure)
+
+    highest, lowest = untranslated("aten.cummax.default"), untranslated("aten.cummin.default")
+    assert same_failure(highest, highest, exporter="export")
+    assert not same_failure(highest, lowest, exporter="export")
+    assert is_later_failure(highest, lowest, exporter="export")
+    assert not is_later_failure(highest, untranslated("aten.cummin.default", line=2), exporter="export")
+    assert same_failure(highest, untranslated("aten.cummin.default", raised=False), exporter="export")
 
 
 @pytest.mark.parametrize("status", KIND_OF_STATUS)

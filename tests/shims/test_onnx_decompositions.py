@@ -29,6 +29,15 @@ OPERATORS: dict[str, Operator] = {
     "cdist of many": lambda x, y: torch.cdist(x.repeat(8, 1), y),
     "hypot": torch.hypot,
     "cumprod": lambda x, y: (x.cumprod(0), y.cumprod(-1, dtype=torch.float64), (x > 0).long().cumprod(1)),
+    "cummax": lambda x, y: (*x.cummax(0), *y.cummax(-1), *(x > 0).cummax(1), *(y * 2).long().cummax(0)),
+    "cummin": lambda x, y: (*x.cummin(-1), *y.cummin(0), *(x * 2).long().cummin(1), *x.sum().cummin(0)),
+    "cummax of NaN": lambda x, y: (*torch.where(x > 0.5, math.nan, x).cummax(-1),
+                                 *torch.where(y > 0, y, -math.inf).cummax(0)),
+    "cummin of NaN": lambda x, y: (*torch.where(x > 0.5, math.nan, x).cummin(-1),
+                                 *torch.where(y > 0, y, math.inf).cummin(0)),
+    "erfinv": lambda x, y: (x.tanh().erfinv(), (y / y.abs().max()).erfinv(), (x * 2).erfinv(), (x > 0).erfinv()),
+    "copysign": lambda x, y: (x.copysign(y), x.copysign(-0.0), x.copysign(torch.zeros(()) * y),
+                              (x * 9).long().copysign(y)),
     "kthvalue": lambda x, y: (*x.kthvalue(2), *y.kthvalue(3, dim=0, keepdim=True)),
     "median": lambda x, y: (x.median(), *y.median(0), *x.median(-1, keepdim=True), (x * 9).long().median()),
     "median of NaN": lambda x, y: (torch.where(x > 0.5, math.nan, x).median(-1).values, (x / 0 * 0).median()),
@@ -60,7 +69,7 @@ def test_all_of_them_are_translated_and_run_in_onnx_runtime() -> None:
     assert_same_results(run, module, map(inputs, range(3)), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["searchsorted", "cumprod", "median"])
+@pytest.mark.parametrize("name", ["searchsorted", "cumprod", "cummax", "cummin of NaN", "median"])
 def test_sizes_stay_dynamic(name: str) -> None:
     torch.manual_seed(0)
     sizes = {0: Dim("rows", min=2), 1: Dim("width", min=2)}

@@ -220,6 +220,30 @@ def test_every_entry_of_the_exporters_of_transformers_is_a_shim_of_its_own() -> 
     assert {shim.id for shim in found if shim.soundness == "unsound"} == {"hf.onnx.fix-assertion", "hf.onnx.for-export"}
 
 
+@pytest.mark.parametrize(
+    ("operator", "line", "replaces"),
+    [
+        ("aten.cummax", "", {"cummax:torch.cummax", "cummax:Tensor.cummax"}),
+        ("aten._fft_c2r", "", {"irfft"}),
+        ("aten._fused_rms_norm", "", {"rms-norm-forward"}),
+        ("aten._scaled_dot_product_flash_attention", "", {"sdpa:functional.scaled_dot_product_attention"}),
+        ("aten.sort", "", {"fix-sort-stable"}),
+        ("prims.erf_inv", "", set()),
+        ("prims.erf_inv", "net.py:forward: return torch.erfinv(x).roll(1)", {"roll"}),
+    ],
+)
+def test_where_an_operator_has_no_translation_only_what_replaces_it_is_tried(
+    operator: str, line: str, replaces: set[str]
+) -> None:
+    message = f"DispatchError: No ONNX function found for <OpOverload(op='{operator}', overload='default')>."
+    seen = FailureView(kind=FailureKind.TRANSLATE, messages=(message,), lines=(line,) if line else ())
+    found = {shim.id.removeprefix("hf.onnx.") for shim in registry() if shim.may_cure(seen) and "hf.onnx" in shim.id}
+    of_transformers = {"byte-group-hash", "broadcast-mask-expansion"}
+    assert found - of_transformers == replaces
+    other = FailureView(kind=FailureKind.TRANSLATE, messages=("ValueError: Cannot view a tensor",))
+    assert sum("hf.onnx" in shim.id for shim in registry() if shim.may_cure(other)) > 40
+
+
 def test_the_list_names_provider_soundness_and_the_reason_of_a_misfit(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["shims", "list", "--provider", "own"]) == 0
     out = capsys.readouterr().out

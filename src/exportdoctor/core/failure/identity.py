@@ -135,8 +135,22 @@ def _is_of_one_statement(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
 
 
 def same_failure(one: Outcome, other: Outcome, *, exporter: str) -> bool:
-    """Whether both fail at the same line with the same kind, though other shims or dynamic dimensions were asked."""
-    return same_line(one, other) and kind_of(one, exporter=exporter) is kind_of(other, exporter=exporter)
+    """Whether both fail at the same line with the same kind, though other shims or dynamic dimensions were asked.
+
+    Of one line each operator that has no translation is a failure of its own.
+    """
+    kinds = kind_of(one, exporter=exporter), kind_of(other, exporter=exporter)
+    return same_line(one, other) and kinds[0] is kinds[1] and not of_other_operators(one, other)
+
+
+def of_other_operators(one: Outcome, other: Outcome) -> bool:
+    """Whether the two fail behind the export, at two operators that are known."""
+    names = [
+        outcome.failure.op.name if outcome.failure.op is not None and outcome.failure.op.raised else None
+        for outcome in (one, other)
+        if outcome.failure is not None and outcome.failure.stage != "export"
+    ]
+    return len(names) == 2 and None not in names and names[0] != names[1]
 
 
 # --- independent of names

@@ -8,6 +8,7 @@ import msgspec
 
 from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.failure.finding import ShimResult
+from exportdoctor.core.failure.identity import of_other_operators
 from exportdoctor.core.records.outcome import Failure, Frame, Outcome
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.engine.cure.catalogue import Chain, Ids
@@ -86,7 +87,7 @@ def is_later_failure(before: Outcome, after: Outcome, *, exporter: str) -> bool:
 
     It does if it is at a later line of the same function; else if more submodules had been entered, or as many and more
     nodes traced, since a shim may also move work out of the graph. Without a graph, a line of a forward must have
-    failed.
+    failed. A program is translated operator by operator: at the same line, another one comes later.
     """
     one, other = before.failure, after.failure
     if kind_of(after, exporter=exporter).is_found_after_tracing and (other is None or other.culprit is None):
@@ -94,7 +95,7 @@ def is_later_failure(before: Outcome, after: Outcome, *, exporter: str) -> bool:
     if one is None or other is None:
         return other is not None
     lines = _lines_apart(one, other)
-    if lines > 0:
+    if lines > 0 or (lines == 0 and of_other_operators(before, after)):
         return True
     if one.entered is not None and other.entered is not None and one.entered != other.entered:
         return other.entered > one.entered

@@ -78,6 +78,79 @@ def _products(_: Any, values: Any, dim: int, *, dtype: Any = None) -> Any:
     return parts.prod(-1).movedim(-1, dim)
 
 
+def _cumulative_extreme(_: Any, values: Any, dim: int, *, highest: bool) -> Any:
+    """As `torch.cummax` and `torch.cummin`: NaN counts as an extreme, and of equal values the last one is told."""
+    import torch
+
+    if values.dim() == 0:
+        return values.clone(), torch.zeros((), dtype=torch.int64, device=values.device)
+    values = values.movedim(dim, -1)
+    keys, missing = _as_compared(values), None
+    if keys.is_floating_point():
+        lowest: float = -math.inf if highest else math.inf
+        missing = keys.isnan()
+        keys = torch.where(missing, lowest, keys)
+    else:
+        lowest = torch.iinfo(keys.dtype).min if highest else torch.iinfo(keys.dtype).max
+    places = torch.arange(values.shape[-1], device=values.device)
+    before = places <= places.unsqueeze(-1)
+    up_to = torch.where(before, keys.unsqueeze(-2), lowest)
+    up_to = torch.cat((up_to, torch.full_like(up_to[..., :1], lowest)), -1)
+    found = keys.unsqueeze(-2) == (up_to.amax(-1, keepdim=True) if highest else up_to.amin(-1, keepdim=True))
+    if missing is not None:
+        after_missing = (missing.to(torch.int64).cumsum(-1) > 0).unsqueeze(-1)
+        found = (after_missing & missing.unsqueeze(-2)) | (~after_missing & found)
+    found = found & before
+    indices = torch.where(found, places, -1)
+    indices = torch.cat((indices, torch.full_like(indices[..., :1], -1)), -1).amax(-1)
+    return values.gather(-1, indices).movedim(-1, dim), indices.movedim(-1, dim)
+
+
+def _as_compared(values: Any) -> Any:
+    """In the dtype in which ONNX Runtime computes with them without rounding."""
+    import torch
+
+    if not values.is_floating_point():
+        return values.to(torch.int64)
+    return values.to(torch.float32) if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
+def _inverse_error_function(_: Any, values: Any) -> Any:
+    """As ATen's kernel for the CPU, `calc_erfinv`: rational functions, then two steps of Newton's method."""
+    import torch
+
+    values = values if values.is_floating_point() else values.to(torch.get_default_dtype())
+    exact = _as_compared(values)
+    size, square = exact.abs(), exact * exact
+    near = (((-0.140543331 * square + 0.914624893) * square - 1.645349621) * square + 0.886226899) / (
+        (((0.012229801 * square - 0.329097515) * square + 1.442710462) * square - 2.118377725) * square + 1.0
+    )
+    tail = (-((1.0 - size.clamp_max(1.0)) / 2.0).log()).sqrt()
+    far = (((1.641345311 * tail + 3.429567803) * tail - 1.624906493) * tail - 1.970840454) / (
+        (1.637067800 * tail + 3.543889200) * tail + 1.0
+    )
+    found = torch.where(size <= 0.7, exact * near, torch.sign(exact) * far)
+    for _step in range(2):
+        found = found - (torch.erf(found) - exact) / (2.0 / math.sqrt(math.pi) * (-found * found).exp())
+    found = torch.where(size == 1, torch.sign(exact) * math.inf, torch.where(size > 1, math.nan, found))
+    return found.to(values.dtype)
+
+
+def _with_sign_of(_: Any, values: Any, other: Any) -> Any:
+    """As `torch.copysign`, which takes the sign of a zero, too."""
+    import torch
+
+    dtype = torch.result_type(values, other)
+    dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
+    size = values.to(dtype).abs()
+    if not isinstance(other, torch.Tensor):
+        return -size if math.copysign(1.0, other) < 0 else size
+    negative = other < 0
+    if other.is_floating_point():
+        negative = negative | ((other == 0) & (other.reciprocal() < 0))
+    return torch.where(negative, -size, size)
+
+
 def _kth(_: Any, values: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
     return _select_sorted(values, k - 1, dim, keepdim=keepdim, propagates_nan=False)
 
@@ -136,6 +209,9 @@ _RULES: dict[str, Callable[..., Any]] = {
     "cdist.default": _distances, "_cdist_forward.default": _distances, "hypot.default": _hypotenuse,
     "cumprod.default": _products, "kthvalue.default": _kth, "median.dim": _median, "median.default": _median_of_all,
     "repeat_interleave.Tensor": _repeat, "repeat_interleave.self_Tensor": _repeat_values,
+    "cummax.default": partial(_cumulative_extreme, highest=True),
+    "cummin.default": partial(_cumulative_extreme, highest=False),
+    "erfinv.default": _inverse_error_function, "copysign.Tensor": _with_sign_of, "copysign.Scalar": _with_sign_of,
     "scatter.src": _scatter, "scatter_add.default": _scatter, "scatter_reduce.two": _scatter,
 }  # fmt: skip
 """The decomposition of each overload of an operator."""
@@ -168,19 +244,21 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
 
 
 _MISSING = (
-    r"op='(?:aten\.(?:searchsorted|_?cdist\w*|hypot|cumprod|kthvalue|median)|prims\.(?:prod|hypot))'"
+    r"op='(?:aten\.(?:searchsorted|_?cdist\w*|hypot|cumprod|cummax|cummin|kthvalue|median|erfinv|copysign)"
+    r"|prims\.(?:prod|hypot|erf_inv|signbit))'"
     r"|aten_repeat_interleave_Tensor\(\)"
 )
 
 SHIM = Shim(
     id="decomposed-for-onnx",
-    title="Computes operators that ONNX does not have by others: searchsorted, cdist, cumprod, median and their like",
+    title="Computes operators that ONNX does not have by others: searchsorted, cdist, cummax, median and their like",
     soundness="exact",
     enter=_enter,
     does=(
-        "In the exported program `torch.searchsorted`, `torch.cdist`, `torch.cumprod`, `torch.median`, "
-        "`torch.kthvalue`, `torch.hypot`, `torch.repeat_interleave` with `output_size`, and `scatter` of more values "
-        "than its index asks for are computed by operators that `torch.onnx` translates: comparisons, sums, sorting. "
+        "In the exported program `torch.searchsorted`, `torch.cdist`, `torch.cumprod`, `torch.cummax`, `torch.cummin`, "
+        "`torch.median`, `torch.kthvalue`, `torch.hypot`, `torch.copysign`, `torch.erfinv`, "
+        "`torch.repeat_interleave` with `output_size`, and `scatter` of more values than its index asks for are "
+        "computed by operators that `torch.onnx` translates: comparisons, sums, sorting. "
         "Some take memory for each pair of values. Of equal values an index may be another one."
     ),
     cures=(

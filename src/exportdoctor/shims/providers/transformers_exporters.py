@@ -7,6 +7,7 @@ import functools
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,6 +54,9 @@ _EXACT = frozenset({
     "patch_broadcast_mask_expansion", "patch_reshape", "patch_cummax", "patch_cummin", "fix_scatter_reduce",
 })  # fmt: skip
 """Entries of transformers 5.23 that are meant to compute the same, without the leading underscore of their names."""
+
+_NO_TRANSLATION = "No ONNX function found"
+"""How `torch.onnx` says that it has no translation of an operator, which it names."""
 
 _UNKNOWN: tuple[Soundness, str] = ("precondition", "it is not of transformers 5.23, and rests on its proof alone")
 
@@ -170,10 +174,32 @@ def _sentence(text: str) -> str:
 
 def _cures(entry: TransformersEntry) -> tuple[Cure, ...]:
     if entry.backend == "onnx":
-        return (Cure(kinds=("translate", "load", "run")),)
+        return _cures_behind_the_export(entry)
     name = ".".join(entry.path.split(".")[-2:])
     names = (name, entry.path.split(".")[-1]) if not name[:1].isupper() else (name,)
     return (Cure(where="|".join(rf":[^\n]*\b{one}\b".replace(".", r"\.", 1) for one in names)),)
+
+
+def _cures_behind_the_export(entry: TransformersEntry) -> tuple[Cure, ...]:
+    """Any failure; but where an operator has no translation, only what is named after that operator, or after the
+    function in the line."""
+    stages = ("translate", "load", "run")
+    if entry.path.startswith("transformers."):
+        return (Cure(kinds=stages),)
+    holder, _, function = entry.path.rpartition(".")
+    if holder.endswith("RMSNorm"):
+        function = "rms_norm"
+    words = _words(entry).removeprefix("fix ").split()
+    named = {"_".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, len(words) + 1)}
+    if function:
+        head, several, _ = function.rpartition("_")
+        named = {function, *([head] if "_" in head and several else []), *(["fft"] if holder.endswith("fft") else [])}
+    operator = rf"(?:\w*_)?(?:{'|'.join(sorted(named))})"
+    return (
+        Cure(kinds=stages, message=rf"^(?!.*{_NO_TRANSLATION})"),
+        Cure(kinds=stages, message=rf"{_NO_TRANSLATION} for <OpOverload\(op='\w+[.]{operator}"),
+        *((Cure(kinds=stages, where=rf":[^\n]*\b{function}\("),) if function else ()),
+    )
 
 
 def _cures_of_inputs(entry: TransformersEntry) -> tuple[Cure, ...]:
@@ -186,8 +212,10 @@ def _cures_of_inputs(entry: TransformersEntry) -> tuple[Cure, ...]:
 def _patch(entry: TransformersEntry) -> Any:
     @contextmanager
     def enter(call: ExportCall) -> Iterator[ExportCall]:
-        factory = _function(entry)
         path, _, attribute = entry.path.rpartition(".")
+        if path.startswith("transformers.models.") and path not in sys.modules:
+            raise NotApplicable(f"the model does not use {path}")
+        factory = _function(entry)
         holder = _object_at(path)
         if holder is None or not hasattr(holder, attribute):
             raise Unfit(f"there is no {entry.path}")
