@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -40,8 +41,9 @@ from exportdoctor.worker.prove.fixed_numbers import name_fixed_numbers
 from exportdoctor.worker.prove.input_set import InputSet, run_in_eager
 from exportdoctor.worker.prove.other_way import name_other_way
 from exportdoctor.worker.prove.recorded_gradients import held_to_traced
-from exportdoctor.worker.prove.repeated_eager import leave_out_chance, states_of_generators, why_unlike
+from exportdoctor.worker.prove.repeated_eager import leave_out_chance, why_unlike
 from exportdoctor.worker.prove.rounding import has_halves, leave_out_rounding, widen_to_rounding
+from exportdoctor.worker.prove.unused_draws import states_of_generators, uses_draws
 from exportdoctor.worker.translate.failed_node import describe_empty_constant
 
 _USUAL_GUARD = re.compile(r"[^ ]+\.size\(\)\[\d+\] (>= [012]|== [^ ]+\.size\(\)\[\d+\])")
@@ -210,7 +212,8 @@ def _known_sets(call: ExportCall, probe: Probe) -> Generator[InputSet, None, Non
     began, first = time.process_time(), None
     before = states_of_generators()
     for one in cure_inputs(call):
-        if first is None and states_of_generators() != before:
+        drew = first is None and states_of_generators() != before
+        if drew and uses_draws(partial(run_calls, call.module, one.calls * 2)):
             raise NotApplicable(DRAWS_IN_PYTHON)
         first = first or one
         is_again = not probe.shims and one.kind == "called_again"

@@ -3,9 +3,6 @@ does not. No program can be held to such an answer."""
 
 from __future__ import annotations
 
-import pickle
-import random
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,6 +29,7 @@ from exportdoctor.targets.plain_state import without_writes
 from exportdoctor.worker.prove.compare_calls import does_nothing
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, tensors_in
 from exportdoctor.worker.prove.input_set import InputSet, says_nothing
+from exportdoctor.worker.prove.unused_draws import states_of_generators, uses_draws
 
 
 def why_unrepeatable(module: torch.nn.Module, one: InputSet) -> str:
@@ -83,7 +81,8 @@ def repeatable_sets(part: BuiltPart, sets: Sequence[InputSet]) -> tuple[tuple[In
     if all(map(does_nothing, sets[0].calls, sets[0].results)):
         raise TargetError(f"Nothing can be compared with eager: {NO_OUTPUTS}", hint=GIVE_OTHER_INPUTS)
     others = [(why, one.title) for why, one in asked if why]
-    draws = DRAWS_IN_PYTHON if states_of_generators() != before else ""
+    drew = states_of_generators() != before
+    draws = DRAWS_IN_PYTHON if drew and uses_draws(lambda: run_calls(part.module, sets[0].calls * 2)) else ""
     notes = filter(None, (draws, _left_out(others)))
     return tuple(one for why, one in asked if not why), "; ".join(notes)
 
@@ -107,13 +106,6 @@ def leave_out_chance(
 
 def _left_out(out: Sequence[tuple[str, str]]) -> str:
     return left_out_by_chance([title for _, title in out], out[0][0]) if out else ""
-
-
-def states_of_generators() -> tuple[bytes, ...]:
-    """The states of the generators of Python's `random` and of NumPy."""
-    numpy = sys.modules.get("numpy")
-    states = (random.getstate(), numpy.random.get_state() if numpy is not None else None)
-    return tuple(map(pickle.dumps, states))
 
 
 @contextmanager
