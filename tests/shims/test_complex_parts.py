@@ -39,6 +39,7 @@ OPERATORS: dict[str, Operator] = {
     "put": lambda z, w: z.index_put((torch.tensor([0]),), w[:1]),
     "written": written,
     "made": lambda z, w: (torch.ones_like(z) + w, torch.zeros(2, 4, dtype=torch.cfloat) + z, z.new_zeros(2, 4) + w),
+    "flags": lambda z, w: (torch.full((2, 4), True, dtype=torch.cfloat) * w, torch.full_like(z, True) + w),
     "full": lambda z, w: (torch.full((2, 4), 2 + 1j) * w, torch.full_like(z, 3) + w, z.new_full((2, 4), 1j) * w),
     "taken by real numbers": lambda z, w: (z.real.clone().copy_(w), z.real.index_put((torch.tensor([0]),), w.real[:1])),
     "converted": lambda z, w: (z.real.to(torch.complex64) * w, z[None].to(torch.float32), z[None].to(torch.complex128)),
@@ -70,6 +71,17 @@ def test_what_is_computed_on_the_parts_equals_the_operator(name: str) -> None:
     module = OnComplex(OPERATORS[name])
     program = without_complex_operators(torch.export.export(module, inputs()))
     assert_same_results(program.module(), module, map(inputs, range(5)))
+
+
+def test_logarithm_and_root_reach_to_the_end_of_the_range() -> None:
+    largest = torch.finfo(torch.float32).max
+    sizes = torch.tensor([[largest, largest / 2, 1e30, 1e-30], [0.0, torch.finfo(torch.float32).tiny, 1.0, 3.0]])
+    angles = torch.tensor([[0.5, math.pi / 4, 3.0, -2.0], [0.0, 1.0, -0.5, math.pi / 2]])
+    module = Computes(
+        lambda z, w: (torch.view_as_real(torch.polar(z, w).log()), torch.view_as_real(torch.polar(z, w).sqrt()))
+    )
+    program = without_complex_operators(torch.export.export(module, inputs()))
+    assert_same_results(program.module(), module, [(sizes, angles)])
 
 
 @pytest.mark.long

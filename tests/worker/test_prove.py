@@ -257,6 +257,20 @@ def test_a_size_that_a_program_refuses_and_eager_takes_is_drawn() -> None:
     assert [(one.kind, one.made_up) for one in refused] == [("sizes", True)]
 
 
+class AtOneNumber(nn.Module):
+    def forward(self, x: Tensor, n: Tensor) -> Tensor:
+        times = int(n)
+        return x * 3 if times % 1000 == 999 else x * times
+
+
+def test_a_number_near_to_one_in_the_code_that_a_program_refuses_is_drawn() -> None:
+    """Story: a shim that makes the number a size of an input, by which the branch of the example is a guard."""
+    call = ExportCall(module=AtOneNumber(), args=(torch.randn(3, 4), torch.tensor(5)))
+    drawer = drawer_for(call, next(iter(cure_inputs(call))))
+    refused = list(drawer.draw_refused(lambda inputs: "a guard" * (int(inputs[0][1]) % 1000 == 999)))
+    assert [one.title for one in refused] == ["3 x 4, scalar, n = 999"]
+
+
 def test_a_mask_of_a_caches_length_and_one_stays_that_in_other_sizes() -> None:
     free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     known: list[Inputs] = [((torch.ones(n, size + 1), torch.ones(n, size)), {}) for n, size in ((2, 19), (3, 27))]

@@ -50,6 +50,7 @@ def proof_of_rows(numbers: Sequence[Agreement], *, refused: Callable[[Agreement]
     only_layout = [layout_condition(row) for row in numbers if row.kind == "layout" and not row.holds]
     rows = [row for row in numbers if not row.trouble and (row.holds or row.kind != "layout")]
     largest = max(rows, key=lambda row: (row.max_abs, -row.tolerance), default=None)
+    notes = dict.fromkeys((*only_layout, *(row.note for row in rows if row.note)))
     return Proof(
         inputs_tried=len(rows),
         max_abs_diff=largest.max_abs if largest else None,
@@ -59,7 +60,7 @@ def proof_of_rows(numbers: Sequence[Agreement], *, refused: Callable[[Agreement]
         kinds=dict(Counter(row.kind for row in rows if row.kind)),
         refused=tuple(row.inputs for row in numbers if refused(row)),
         refused_by=reasons_of_refusals(row for row in numbers if refused(row)),
-        notes=tuple(dict.fromkeys((*only_layout, *(row.note for row in rows if row.note)))),
+        notes=tuple(note for note in notes if not any(note != other and note in other for other in notes)),
     )
 
 

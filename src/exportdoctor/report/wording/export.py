@@ -252,6 +252,15 @@ def caught_in_export(line: str, said: str, *, others: int) -> str:
     )
 
 
+def text_of_number(line: str, text: str, *, others: int) -> str:
+    """Said of a program in whose export the text of a size was read, or of another number that varies."""
+    more = f" and {count(others, 'other line')}" if others else ""
+    return (
+        f"at {line}{more} the model reads the text of a number that varies, which is {text!r} in the export and not "
+        "that of any value: where that decides what is computed, the program is not eager's"
+    )
+
+
 def lost_subclass(name: str) -> str:
     """Said of a program that differs, where an input has a class that only eager asks."""
     return f"an input is a {name}, whose __torch_function__ runs in eager and not in the export"

@@ -71,8 +71,9 @@ def _imaginary_part(value: Any) -> Any:
         return torch.imag(value) if value.is_complex() else torch.zeros_like(value)
     if isinstance(value, complex):
         return value.imag
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return 0 if is_number else _real_part(value)
+    if isinstance(value, bool):
+        return False
+    return 0 if isinstance(value, int | float) else _real_part(value)
 
 
 def _on_parts(operator: Any, places: Sequence[int], *args: Any, **kwargs: Any) -> Any:
@@ -156,13 +157,18 @@ def _exp(_: Any, one: Any) -> Any:
 def _log(_: Any, one: Any) -> Any:
     import torch
 
-    return torch.complex(one.abs().log(), one.angle()) if _is_complex(one) else NotImplemented
+    if not _is_complex(one):
+        return NotImplemented
+    parts = torch.real(one).abs(), torch.imag(one).abs()
+    longer, shorter = torch.maximum(*parts), torch.minimum(*parts)
+    ratio = torch.where(longer == 0, longer, shorter / longer)  # the length itself may overflow
+    return torch.complex(longer.log() + (ratio * ratio).log1p() / 2, one.angle())
 
 
 def _sqrt(_: Any, one: Any) -> Any:
     import torch
 
-    return torch.polar(one.abs().sqrt(), one.angle() / 2) if _is_complex(one) else NotImplemented
+    return torch.polar((one / 4).abs().sqrt() * 2, one.angle() / 2) if _is_complex(one) else NotImplemented
 
 
 def _power(_: Any, one: Any, exponent: Any) -> Any:
@@ -235,7 +241,8 @@ SHIM = Shim(
     does=(
         "`torch.onnx` knows few operators on complex tensors: not `unsqueeze`, `expand`, an index, `torch.where`, "
         "`torch.einsum` or `torch.exp`. In the exported program each such operator is replaced by the same on the real "
-        "and on the imaginary part, joined by `torch.complex`; products, powers and `exp` by their formulas."
+        "and on the imaginary part, joined by `torch.complex`; products, powers and `exp` by their formulas. "
+        "Of infinite numbers, and where a product overflows on the way, the formulas may give others."
     ),
     cures=(Cure(kinds=("translate",), message="complex-valued input", exporters=("export", "export-strict")),),
     link="https://docs.pytorch.org/docs/stable/onnx_export.html",

@@ -25,7 +25,7 @@ _ALWAYS_PRODUCT, _NEVER_PRODUCT = 1, 2
 def _search(
     _: Any, ordered: Any, values: Any, *, right: bool = False, side: str | None = None, sorter: Any = None, **how: Any
 ) -> Any:
-    """How many of the ordered values come before each of these; NaN comes last, as in a binary search."""
+    """How many of the ordered values, none of which is NaN, come before each of these; NaN comes last."""
     import torch
 
     if sorter is not None:
@@ -46,7 +46,7 @@ def _distances(_: Any, one: Any, other: Any, p: float = 2.0, mode: int | None = 
             return _distances_by_product(one, other)
     apart = (one.unsqueeze(-2) - other.unsqueeze(-3)).abs()
     if p == 0:
-        return (apart != 0).to(one.dtype).sum(-1)
+        return apart.ceil().clamp_max(1).sum(-1)
     if p == math.inf:
         return apart.amax(-1)
     if p == 1:
@@ -64,18 +64,30 @@ def _distances_by_product(one: Any, other: Any) -> Any:
 
 
 def _hypotenuse(_: Any, one: Any, other: Any) -> Any:
-    return (one * one + other * other).sqrt()
+    """As `torch.hypot`, which overflows only where its result does."""
+    import torch
+
+    dtype = torch.result_type(one, other)
+    one, other = (_as_compared(value).abs() for value in torch.broadcast_tensors(one, other))
+    longer, shorter = torch.maximum(one, other), torch.minimum(one, other)
+    ratio = torch.where(longer == 0, longer, shorter / longer)
+    infinite = (one == math.inf) | (other == math.inf)
+    return torch.where(infinite, math.inf, longer * (1 + ratio * ratio).sqrt()).to(dtype)
 
 
 def _products(_: Any, values: Any, dim: int, *, dtype: Any = None) -> Any:
-    """As `torch.cumprod`: of each place the product of all up to it."""
+    """As `torch.cumprod`: of each place the product of all up to it. ATen multiplies in the next wider dtype, so that
+    what overflows on the way may come back."""
     import torch
 
     values = (values if dtype is None else values.to(dtype)).movedim(dim, -1)
+    result = values.dtype if values.is_floating_point() else torch.int64
+    wider = {torch.float32: torch.float64, torch.float64: torch.float64}.get(values.dtype, torch.float32)
+    values = values.to(wider if values.is_floating_point() else torch.int64)
     size = values.shape[-1]
     places = torch.arange(size, device=values.device)
     parts = torch.where(places <= places.unsqueeze(-1), values.unsqueeze(-2), torch.ones_like(values).unsqueeze(-2))
-    return parts.prod(-1).movedim(-1, dim)
+    return parts.prod(-1).movedim(-1, dim).to(result)
 
 
 def _cumulative_extreme(_: Any, values: Any, dim: int, *, highest: bool) -> Any:
@@ -170,7 +182,10 @@ def _select_sorted(values: Any, place: Any, dim: int, *, keepdim: bool, propagat
     ordered, indices = values.sort(dim)
     found, at = ordered.select(dim, place), indices.select(dim, place)
     if propagates_nan:
-        found = torch.where(values.isnan().any(dim), math.nan, found)
+        missing, places = values.movedim(dim, -1).isnan(), torch.arange(values.shape[dim], device=values.device)
+        first = torch.where(missing, places, values.shape[dim]).amin(-1)
+        some = missing.any(-1)
+        found, at = torch.where(some, math.nan, found), torch.where(some, first, at)
     return (found.unsqueeze(dim), at.unsqueeze(dim)) if keepdim else (found, at)
 
 
@@ -259,7 +274,8 @@ SHIM = Shim(
         "`torch.median`, `torch.kthvalue`, `torch.hypot`, `torch.copysign`, `torch.erfinv`, "
         "`torch.repeat_interleave` with `output_size`, and `scatter` of more values than its index asks for are "
         "computed by operators that `torch.onnx` translates: comparisons, sums, sorting. "
-        "Some take memory for each pair of values. Of equal values an index may be another one."
+        "Some take memory for each pair of values. Of equal values an index may be another one. Values in which "
+        "`torch.searchsorted` searches must not be NaN, and a NaN has no sign for `torch.copysign`."
     ),
     cures=(
         Cure(kinds=("translate",), message=_MISSING, exporters=("export", "export-strict")),

@@ -40,14 +40,14 @@ def _with_text(plain: Callable[[Any], str], kind: type[Any]) -> Callable[[Any], 
 
     def text_of(number: Any) -> str:
         frame = sys._getframe(1)
-        if not is_user_file(frame.f_code.co_filename) or _is_in_message(frame):
+        if not is_user_file(frame.f_code.co_filename) or is_in_message(frame):
             return plain(number)
         return str(kind(number))
 
     return text_of
 
 
-def _is_in_message(frame: FrameType) -> bool:
+def is_in_message(frame: FrameType) -> bool:
     """Whether nothing but a message can be made of what is computed there: the statement raises, asserts, or calls a
     function and does not use its result."""
     found = statement_at(frame)

@@ -40,6 +40,7 @@ from exportdoctor.worker.prove.empty_constants import find_empty_constant
 from exportdoctor.worker.prove.fixed_numbers import name_fixed_numbers
 from exportdoctor.worker.prove.input_set import InputSet, run_in_eager
 from exportdoctor.worker.prove.other_way import name_other_way
+from exportdoctor.worker.prove.read_texts import watch_texts
 from exportdoctor.worker.prove.recorded_gradients import held_to_traced
 from exportdoctor.worker.prove.repeated_eager import leave_out_chance, why_unlike
 from exportdoctor.worker.prove.rounding import has_halves, leave_out_rounding, widen_to_rounding
@@ -87,7 +88,8 @@ def shimmed_export(
             export_torchscript(given.module, given.args, given.kwargs, None)
             return ()
         strict = given.options.strict  # then dynamo reads the functions, and runs none of them
-        with nullcontext() if strict else saving(), watch_export(on=compares and not probe.shims) as caught_there:
+        watch = watch_export(on=compares and not probe.shims)
+        with nullcontext() if strict else saving(), watch as caught_there, watch_texts() as say_texts:
             program = export_program(given)
             finish_graphs(program)
         see(program, given)
@@ -132,9 +134,10 @@ def shimmed_export(
                 why = why_unloadable(program)
     if rows[0].says_nothing:
         return tuple(rows)
-    caught = ""
+    caught = say_texts()
     if caught_there:
-        caught = note_caught(caught_there, caught_in_eager(call.module, (one.calls for one in sets)))
+        raised = note_caught(caught_there, caught_in_eager(call.module, (one.calls for one in sets)))
+        caught = "; ".join(filter(None, (raised, caught)))
     if not agrees:
         why = "; ".join(filter(None, (caught, "" if treated.options.strict else _lost_subclass(call))))
         rows = [row if row.holds else _with_notes([row], why)[0] for row in rows]

@@ -41,6 +41,7 @@ from exportdoctor.worker.numbers.rung import file_rung, program_rung
 from exportdoctor.worker.one_request import Progress, open_part, serve_one_request
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.proof_inputs import input_sets
+from exportdoctor.worker.prove.read_texts import watch_texts
 from exportdoctor.worker.prove.repeated_eager import repeatable_sets
 from exportdoctor.worker.translate.failed_node import describe_export_failure, describe_stage_failure
 from exportdoctor.worker.translate.onnx_process import OnnxProcess
@@ -87,7 +88,7 @@ def _of_part(
     failure = None
     with apply_shims(shims, call_for_part(part)) as call:
         doing(f"exporting {part.name}")
-        with record_guards() as log:
+        with record_guards() as log, watch_texts() as say_texts:
             try:
                 program = export_program(call)
             except Exception as error:
@@ -105,7 +106,8 @@ def _of_part(
     doing("trying sizes")
     search.ask_eager(sets[0])
     with apply_shims(shims, call_for_part(part)):
-        return search.finish([one for one in sets[1:] if len(one.calls) == 1]), failure or trouble
+        found = search.finish([one for one in sets[1:] if len(one.calls) == 1])
+    return msgspec.structs.replace(found, notes=(*found.notes, *filter(None, (say_texts(),)))), failure or trouble
 
 
 def _names(part: BuiltPart) -> dict[int, str]:

@@ -39,6 +39,8 @@ _MOST_DIMENSIONS, _MOST_REASONS, _SECONDS_FOR_REFUSED = 4, 4, 2.0
 _REFUSED_SIZES = (*range(2, 18), 24, 31, 32, 33, 47, 48, 63)
 """Of the search for sizes that a program refuses: those of which a guard may ask whether they are small, large, or a
 multiple of a small number."""
+_LARGEST_NUMBER = 4096
+"""That is tried as an input; one of its sizes may be taken from it."""
 _HELD_TO_ROUNDING = ("extreme_values", "branches", "rows")
 """Sets of these kinds are drawn only where rounding leaves eager's answer where it is. With equal rows a channel has
 one value, which may be small by chance."""
@@ -97,16 +99,26 @@ class SetDrawer:
                 yield one
 
     def draw_refused(self, refuses: Callable[[Inputs], str]) -> Iterator[InputSet]:
-        """For each reason that `refuses` names for some size of a dynamic dimension, from two on, the first such set
-        that eager takes; the empty text is no refusal."""
+        """For each reason that `refuses` names for some size of a dynamic dimension, from two on, or for a whole number
+        near to one in the code, the first such set that eager takes; the empty text is no refusal."""
         end, met = time.process_time() + _SECONDS_FOR_REFUSED, {""}
         largest = max((size for leaf in self._leaves.values() for size in leaf.shape), default=0)
         around = (largest - 1, largest, largest + 1)
         sizes = sorted({size for size in (*_REFUSED_SIZES, *around) if 2 <= size < min(2 * largest + 2, 64)})
-        for place, size in itertools.product(range(_MOST_DIMENSIONS if self.shapes is not None else 0), sizes):
+        places = range(_MOST_DIMENSIONS if self.shapes is not None else 0)
+        near = {int(one) + step for one in self._constants if one == int(one) for step in (-1, 0, 1)}
+        numbers = [number for number in dict.fromkeys((*range(4), *sorted(near))) if 0 <= number <= _LARGEST_NUMBER]
+        makers: Iterator[Callable[[], Inputs | None]] = itertools.chain(
+            (partial(self._recipes.with_size, *one) for one in itertools.product(places, sizes)),
+            (
+                partial(self._recipes.with_number, *one)
+                for one in itertools.product(self._recipes.free_numbers, numbers)
+            ),
+        )
+        for make in makers:
             if time.process_time() > end or len(met) > _MOST_REASONS:
                 return
-            made = self._recipes.with_size(place, size)
+            made = make()
             reason = refuses(made) if made is not None else ""
             if reason not in met and (one := self._try("sizes", lambda made=made: made)):  # type: ignore[misc]
                 met.add(reason)

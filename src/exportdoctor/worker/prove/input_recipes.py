@@ -20,6 +20,7 @@ from exportdoctor.worker.prove.input_meaning import WholeNumbers, redraw_numbers
 from exportdoctor.worker.prove.object_walk import is_whole, map_tensors, tensors_by_path
 
 _BRANCH_TRIES = 16
+_FEW_NUMBERS = 4
 """Inputs made to flip a decision of eager. They cost a run of eager each, and count where they do."""
 
 _NUMBER, _MASK = WholeNumbers(meaning="number"), WholeNumbers(meaning="mask")
@@ -202,15 +203,36 @@ class InputRecipes:
 
     def places_of_constants(self, constants: Sequence[float], compared: Set[float]) -> list[tuple[str, float, int]]:
         """Inputs that may decide a branch, with a number to be near to, and which side of it; at random, a few."""
-        free = ("number", "index", "lengths")
         paths = [
             path
             for path, leaf in self.leaves.items()
-            if leaf.numel() and (leaf.is_floating_point() or self.meanings.get(path, _MASK).meaning in free)
+            if leaf.numel() and (leaf.is_floating_point() or self._is_free(path))
         ]
         every = [(path, constant, side) for path in paths for constant in constants for side in range(4)]
         self.chance.shuffle(every)
         return sorted(every, key=lambda one: one[1] not in compared)[:_BRANCH_TRIES]
+
+    def _is_free(self, path: str) -> bool:
+        return self.meanings.get(path, _MASK).meaning in ("number", "index", "lengths")
+
+    @property
+    def free_numbers(self) -> list[str]:
+        """The inputs of few whole numbers that may be others."""
+        return [path for path, leaf in self.leaves.items() if 0 < leaf.numel() <= _FEW_NUMBERS and self._is_free(path)]
+
+    def with_number(self, where: str, number: int) -> Inputs:
+        """The example with this number as the first one in an input."""
+
+        def draw(seen: torch.Tensor) -> torch.Tensor:
+            changed = seen.clone().flatten()
+            changed[0] = number
+            return changed.reshape(seen.shape)
+
+        def change(path: str, leaf: torch.Tensor) -> torch.Tensor:
+            return write(leaf, draw) if path == where else leaf
+
+        changed: Inputs = map_tensors(copy_inputs(self.known[0]), change)
+        return changed
 
     def with_constant(self, where: str, constant: float, side: int) -> Inputs:
         """A number that eager's code or one of its comparisons knows, or one beside it, in an input."""
