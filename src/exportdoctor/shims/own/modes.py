@@ -263,7 +263,7 @@ OBLIVIOUS = _mode(
     does=(
         "Sets `backed_size_oblivious`: a dynamic size is treated as if its example value were unknown, without guards."
     ),
-    precondition="no dynamic size is zero or one",
+    precondition="nothing depends on whether a dynamic size is zero or one",
     cures=(Cure(kinds=("dynamic_dim_specialised", "dims_related"), exporters=("export", "export-strict")),),
     link="https://github.com/pytorch/pytorch/blob/main/torch/fx/experimental/_config.py",
     retire="torch.export is size-oblivious by default",
