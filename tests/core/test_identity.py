@@ -240,6 +240,9 @@ def test_the_first_line_of_a_message() -> None:
     assert first_line("\n  one two \nthree") == "one two"
     assert first_line(ValueError("one two"), 3) == "one"
     assert first_line("") == ""
+    assert first_line("Got graph break:\n  Data-dependent branch\nmore") == "Got graph break: Data-dependent branch"
+    assert first_line("output 1 (0.5\n[ torch.DoubleTensor{} ]) of traced region\nmore").endswith(") of traced region")
+    assert first_line("(\n" * 500).count("(") < 400
     assert without_hints(first_line(GUARD)) == "Could not guard on data-dependent expression u0 > 1."
 
 

@@ -12,13 +12,16 @@ import pytest
 
 from exportdoctor.core.codec import encode
 from exportdoctor.core.errors import StoreError, UsageError
+from exportdoctor.core.protocol.export import ExportedFile
 from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.core.run.events import PartFinished, RunStarted
 from exportdoctor.core.run.report import PartRecord, Prescription
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.versions import installed_versions
+from exportdoctor.export.export_part import stem_of_proof
 from exportdoctor.export.find_prescription import find_prescription
 from exportdoctor.export.install_files import check_output_path, draft_folder, install, write_draft
+from exportdoctor.export.proof_file import ProofFile
 from exportdoctor.export.shims_module import ModuleHeader, file_name, shims_module
 from exportdoctor.process.start_module import CARRIED
 from exportdoctor.shims import Shim, find, order_shims, registry
@@ -250,3 +253,24 @@ def test_a_target_that_does_not_end_is_stopped_at_the_limit_that_was_given(tmp_p
     code, lines = told(target, "--to", "pt2", "--weights", "random", "--shims", "none", "--build-timeout", "8", "-q")
     assert code == 3
     assert "--build-timeout allows more" in " ".join(lines)
+
+
+def test_the_proof_of_another_file_that_is_there_is_left_alone(tmp_path: Path) -> None:
+    """Story: a .pt2 and then an .onnx of one part, and the first had no proof any more."""
+
+    def stem(output: str) -> str:
+        file = ExportedFile(name=output, bytes=1)
+        return stem_of_proof("tower", tmp_path / output, [file])
+
+    assert stem("tower.pt2") == "tower"
+    proof = ProofFile(
+        target="t", part="p", to="pt2", verdict="proved", command="", image_input=False, shims=(), numbers=(),
+        ran_in="", files=(ExportedFile(name="tower.pt2", bytes=1),),
+    )  # fmt: skip
+    (tmp_path / "tower.proof.json").write_bytes(encode(proof))
+    assert stem("tower.onnx") == "tower"  # the file of that proof is gone
+    (tmp_path / "tower.pt2").touch()
+    assert stem("tower.onnx") == "tower.onnx"
+    assert stem("tower.pt2") == "tower"
+    (tmp_path / "tower.proof.json").write_bytes(b"damaged")
+    assert stem("tower.onnx") == "tower"

@@ -272,6 +272,61 @@ def test_chance_and_complex_numbers_are_no_errors(tmp_path: Path) -> None:
     assert {"view_as_complex", "mul_1"} & {value.name for value in file.values}
 
 
+HALF = """
+import torch
+
+class Half(torch.nn.Module):
+    def forward(self, x):
+        return x.half().sum(-1)
+
+def build():
+    torch.manual_seed(0)
+    return Half(), (torch.randn(3, 8),)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_file_that_gives_a_wider_dtype_than_eager_says_so(tmp_path: Path) -> None:
+    """Story: eager was widened too, and then "run value by value it agrees"."""
+    (tmp_path / "target.py").write_text(HALF)
+    result = climb_quietly(f"{tmp_path / 'target.py'}:build")
+    file = next(stage for stage in result.stages if stage.name == "ONNX")
+    assert {row.trouble for row in file.rows if row.inputs == "3 x 8"} == {
+        "output 0 is float32[3], and eager gives float16[3]"
+    }
+
+
+WRITTEN = """
+import torch
+
+class Written(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        x.add_(1)
+        y = x.view(-1)
+        y[0] = 5
+        return self.linear(x), x, y
+
+def build():
+    torch.manual_seed(0)
+    return Written(), (torch.randn(3, 8),)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_no_step_of_a_stage_that_agrees_is_told_to_err(tmp_path: Path) -> None:
+    """Story: functionalised writes gave nodes the names of other ones, and a local error of 2.5 stood beside a tick."""
+    (tmp_path / "target.py").write_text(WRITTEN)
+    result = climb_quietly(f"{tmp_path / 'target.py'}:build")
+    assert result.verdict == "agrees"
+    assert not [value for one in result.stages for value in one.values if value.local > value.allowed]
+
+
 COUNTED = """
 import itertools
 import torch

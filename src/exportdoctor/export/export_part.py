@@ -8,10 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from exportdoctor.core.protocol.export import ExportReply, ExportRequest, ExportResult
+from exportdoctor.core.codec import decode
+from exportdoctor.core.errors import StoreError
+from exportdoctor.core.protocol.export import ExportedFile, ExportReply, ExportRequest, ExportResult
 from exportdoctor.export.ask_while_building import ask_while_building
 from exportdoctor.export.install_files import check_output_path, draft_folder, install, write_draft
-from exportdoctor.export.proof_file import as_json, as_markdown, proof_file
+from exportdoctor.export.proof_file import ProofFile, as_json, as_markdown, proof_file
 from exportdoctor.export.shims_module import CACHE_SHIMS, CACHES, ModuleHeader, file_name, shims_module
 from exportdoctor.process.supervise import Limits, build_limits
 from exportdoctor.report.wording import export_headline
@@ -54,7 +56,7 @@ def export_part(
             names = (*names, CACHES)
         shims = order_shims([_find_shim(name, request) for name in names])
         final = _install(request, result, draft, output.parent) if result.verdict in _KEPT else ()
-        texts = _texts(request, result, shims, command)
+        texts = _texts(request, result, shims, command, output=output)
         for name, data in texts.items():
             write_draft(draft / name, data)
         return InstalledExport(
@@ -75,9 +77,23 @@ def _install(request: ExportRequest, result: ExportResult, draft: Path, folder: 
     return (*moved[len(data) :], *moved[: len(data)])
 
 
-def _texts(request: ExportRequest, result: ExportResult, shims: Sequence[Shim], command: str) -> dict[str, bytes]:
-    texts = {f"{request.stem}.proof.json": as_json(proof_file(request, result, shims, command))}
-    texts[f"{request.stem}.proof.md"] = as_markdown(request, result, shims, command).encode()
+def stem_of_proof(stem: str, output: Path, files: Sequence[ExportedFile]) -> str:
+    """That of the files; where the proof of that name is of another file, which is still there, the name of ours."""
+    try:
+        other: ProofFile = decode((output.parent / f"{stem}.proof.json").read_bytes(), ProofFile)
+    except (OSError, StoreError):
+        return stem
+    names, ours = [one.name for one in other.files], {output.name, *(one.name for one in files)}
+    is_there = bool(names) and all((output.parent / name).is_file() for name in names)
+    return output.name if is_there and ours.isdisjoint(names) else stem
+
+
+def _texts(
+    request: ExportRequest, result: ExportResult, shims: Sequence[Shim], command: str, *, output: Path
+) -> dict[str, bytes]:
+    stem = stem_of_proof(request.stem, output, result.files)
+    texts = {f"{stem}.proof.json": as_json(proof_file(request, result, shims, command))}
+    texts[f"{stem}.proof.md"] = as_markdown(request, result, shims, command).encode()
     if shims and result.verdict in _KEPT:
         kept = {"torch", "transformers", "onnxruntime"} | {name for shim in shims for name in shim.needs}
         known = {**installed_versions(), **result.environment}

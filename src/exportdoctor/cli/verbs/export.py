@@ -126,8 +126,8 @@ class ExportArguments:
 def export(context: click.Context, /, **given: Any) -> int:
     """Export a part of TARGET with the shims it needs, and compare the file's outputs with eager.
 
-    Also written: FILE.proof.json and FILE.proof.md (the comparison), and shims_for_TARGET_PART.py, which runs without
-    exportdoctor.
+    Also written: STEM.proof.json and STEM.proof.md (the comparison; named after the whole FILE where those of another
+    file are there), and shims_for_TARGET_PART.py, which runs without exportdoctor.
 
     Exit code: 0 verified, 1 no file or (without --static) correct at the traced sizes only, 2 usage error, 3 the model
     cannot be built or run, 4 internal error.

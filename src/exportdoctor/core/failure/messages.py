@@ -89,10 +89,22 @@ def without_advice(message: str) -> str:
     return _BEGIN_OF_ADVICE.split(message, maxsplit=1)[0]
 
 
+_LONG_LINE = 300
+
+
 def first_line(message: object, limit: int | None = None) -> str:
-    """The first line of a message that is not blank, at most `limit` characters of it; empty where there is none."""
-    lines = text_of(message).strip().splitlines()
-    return lines[0].strip()[:limit] if lines else ""
+    """The first line of a message that is not blank, at most `limit` characters of it; empty where there is none.
+
+    The next one belongs to it where it ends in a colon or within a bracket, as where a tensor is printed in a sentence.
+    """
+    found = ""
+    for line in text_of(message).strip().splitlines():
+        found = f"{found} {line.strip()}".strip()
+        if not found.endswith(":") and found.count("(") <= found.count(")"):
+            break
+        if len(found) > _LONG_LINE:
+            break
+    return found[:limit]
 
 
 def exception_in_text(text: str) -> tuple[str, str]:

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 import msgspec
 
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.finding import Finding, ShimTry
+from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.run import events as ev
 from exportdoctor.core.run.report import AuditRecord
@@ -99,7 +101,9 @@ def _make_finding(part: PartDiagnosis, group: FailureGroup, known: Groups, passi
             finding, dimensions=found.failing, dimensions_passing=found.passing, dimensions_also=found.others
         )
     if part.has_wrong_numbers(group.leading_verdict):
-        finding = msgspec.structs.replace(finding, locate=numbers_command(part.name, part.target), known_issues=())
+        finding = msgspec.structs.replace(finding, known_issues=())
+    if finding.kind is FailureKind.NUMBERS and EXPORTERS[part.options.exporter].makes_program:
+        finding = msgspec.structs.replace(finding, locate=numbers_command(part.name, part.target))
     behind, tried = _behind(part, group, known), _shims_tried(part, group, known)
     alone = behind is None and part.is_met_alone(group)
     return msgspec.structs.replace(finding, behind=behind, shims_tried=tried, only_alone=alone)

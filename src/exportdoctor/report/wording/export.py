@@ -94,7 +94,9 @@ def export_lines(request: ExportRequest, result: ExportResult, shims: Sequence[S
         lines += [f"  {line}" for line in _precision(result.precision)]
     lines += [_fact_line("only if", f"the file does not check: {one}") for one in result.unchecked]
     for domain in result.domains:
-        lines += [_fact_line("sizes", f"{name}: {sizes}") for name, sizes in _told_axes(domain)]
+        told = _told_axes(domain)
+        lines += [_fact_line("sizes", f"{name}: {sizes}") for name, sizes in told]
+        lines += [_fact_line("", one) for one in _sizes_notes(result, told)]
         lines += [_fact_line("", line) for line in boundary_lines(domain)]
     lines += [_fact_line("note", note) for note in result.notes]
     if result.imports and not shims:
@@ -112,6 +114,14 @@ def _told_axes(domain: SizeDomain) -> list[tuple[str, str]]:
     rows = list(zip(domain.axes, axis_rows(domain), strict=True))
     chosen = [(axis, row) for axis, row in rows if not axis.fixed]
     return [row for axis, row in chosen if axis.until] if chosen else [row for _, row in rows]
+
+
+def _sizes_notes(result: ExportResult, told: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """What the sizes that were told are sizes of."""
+    if len(told) > 1:
+        yield "each with the others as in the example"
+    if told and result.opset:
+        yield "as the exported program checks; the ONNX file has no such checks"
 
 
 def _fact_line(label: str, text: str) -> str:
@@ -162,7 +172,11 @@ def agreement_cell(row: Agreement) -> str:
 
 def numbers_differ(row: Agreement) -> str:
     """What stands for an exception's message where outputs differ from eager."""
-    return row.trouble or f"an output differs from eager's by {row.max_abs:.1e}, {row.tolerance:.0e} is allowed"
+    if row.trouble:
+        return row.trouble
+    if row.max_abs > _FINITE:
+        return "an output is finite in eager or in the program only, in some places"
+    return f"an output differs from eager's by {row.max_abs:.1e}, {row.tolerance:.0e} is allowed"
 
 
 NO_PROGRAM = "this exporter makes no program that torch.export could run"

@@ -291,6 +291,8 @@ def value_origin(finding: Finding) -> str:
         return ""
     if finding.kind.ends_the_process:
         return "No line is to be had: the process ended, and its stack is not reliable."
+    if finding.kind is FailureKind.COSTLY:
+        return "No line is to be had: no line of your code was seen to take most of it."
     running = _modules_on_stack(finding)
     where = f"it fails in the forward of {module_name(running[-1])}" if running else _OUTSIDE
     return f"No line is to be had: {where}, and its stack has no frame of your code."

@@ -146,9 +146,9 @@ class Comparer:
         else:
             self._walk_graph(walk, before, rung, earlier, inputs)
         cause = walk.cause
-        if before is None and row.holds and rung.program is not None:  # the outputs agree: the values were mismatched
+        if row.holds and rung.program is not None:  # the outputs agree: the values were mismatched
             wrong = {value.name for value in walk.values if value.local > value.allowed and not value.excuse}
-            self.misplaced |= wrong
+            self.misplaced |= wrong if before is None else set()
             walk.values = [value for value in walk.values if value.name not in wrong]
             walk.unmatched += len(wrong)
         if row.holds:
@@ -246,14 +246,16 @@ def _in_dtypes_of(one: InputSet, answers: Sequence[Any]) -> InputSet:
     for wanted, answer in zip(one.results, answers, strict=True):
         found, leaves = tensors_in(answer.output), tensors_in(wanted.output)
         pairs = zip(leaves, found, strict=False)
-        other = [
-            leaf.to(made.dtype) if leaf.is_floating_point() and made.is_floating_point() else leaf
-            for leaf, made in pairs
-        ]
+        other = [leaf.to(made.dtype) if _is_lower(made.dtype, leaf.dtype) else leaf for leaf, made in pairs]
         if len(found) != len(leaves) or all(new is old for new, old in zip(other, leaves, strict=True)):
             return one
         results.append(replace(wanted, output=other))
     return replace(one, results=tuple(results), disturbed=())
+
+
+def _is_lower(one: torch.dtype, other: torch.dtype) -> bool:
+    """Whether both are floating, and the first has fewer bits."""
+    return one.is_floating_point and other.is_floating_point and torch.finfo(one).bits < torch.finfo(other).bits
 
 
 def _merge_values(known: Sequence[LadderValue], more: Sequence[LadderValue]) -> tuple[LadderValue, ...]:
