@@ -32,7 +32,7 @@ def watch_texts() -> Iterator[Callable[[], str]]:
         line = next(iter(found), "")
         return text_of_number(line, found[line], others=len(found) - 1) if line else ""
 
-    def watched(plain: Callable[[Any], str]) -> Callable[[Any], str]:
+    def wrap(plain: Callable[[Any], str]) -> Callable[[Any], str]:
         def text_of(number: Any) -> str:
             text, frame = plain(number), sys._getframe(1)
             if number.node.is_symbolic() and is_user_file(frame.f_code.co_filename) and not is_in_message(frame):
@@ -43,5 +43,5 @@ def watch_texts() -> Iterator[Callable[[], str]]:
 
     with ExitStack() as stack:
         for kind in _NUMBERS:
-            stack.enter_context(patch_attribute(kind, "__repr__", watched(kind.__repr__)))
+            stack.enter_context(patch_attribute(kind, "__repr__", wrap(kind.__repr__)))
         yield say
