@@ -108,6 +108,10 @@ def test_each_operator_of_a_line_that_has_no_translation_is_a_failure_of_its_own
     assert not same_failure(highest, lowest, exporter="export")
     assert is_later_failure(highest, lowest, exporter="export")
     assert not is_later_failure(highest, untranslated("aten.cummin.default", line=2), exporter="export")
+    failure = lowest.failure
+    assert failure is not None
+    other_stage = msgspec.structs.replace(lowest, failure=msgspec.structs.replace(failure, stage="decompose"))
+    assert not is_later_failure(highest, other_stage, exporter="export")
     assert same_failure(highest, untranslated("aten.cummin.default", raised=False), exporter="export")
 
 
@@ -242,6 +246,8 @@ def test_the_first_line_of_a_message() -> None:
     assert first_line("") == ""
     assert first_line("Got graph break:\n  Data-dependent branch\nmore") == "Got graph break: Data-dependent branch"
     assert first_line("output 1 (0.5\n[ torch.DoubleTensor{} ]) of traced region\nmore").endswith(") of traced region")
+    assert first_line('it occurred:\nTraceback (most recent call last):\n  File "/home/a/x.py"') == "it occurred:"
+    assert first_line("values in (0, 1] are taken\nnot 2") == "values in (0, 1] are taken"
     assert first_line("(\n" * 500).count("(") < 400
     assert without_hints(first_line(GUARD)) == "Could not guard on data-dependent expression u0 > 1."
 

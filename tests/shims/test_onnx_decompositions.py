@@ -41,6 +41,10 @@ OPERATORS: dict[str, Operator] = {
     "erfinv": lambda x, y: (x.tanh().erfinv(), (y / y.abs().max()).erfinv(), (x * 2).erfinv(), (x > 0).erfinv()),
     "copysign": lambda x, y: (x.copysign(y), x.copysign(-0.0), x.copysign(y.clamp(-1, 1) * 0),
                               (x * 9).long().copysign(y)),
+    "cumprod of whole numbers": lambda x, y: tuple(
+        (x * 9000).long().cumprod(0, dtype=one) for one in (torch.int32, torch.int8, None)
+    ),
+    "scalars": lambda x, y: (x.sum().cumprod(0), *x.sum().median(0), *y.sum().kthvalue(1, dim=0)),
     "kthvalue": lambda x, y: (*x.kthvalue(2), *y.kthvalue(3, dim=0, keepdim=True)),
     "median": lambda x, y: (x.median(), *y.median(0), *x.median(-1, keepdim=True), (x * 9).long().median()),
     "median of NaN": lambda x, y: (torch.where(x > 0.5, math.nan, x).median(-1).values, (x / 0 * 0).median()),
@@ -121,6 +125,19 @@ def test_the_index_of_a_median_that_is_no_number_is_that_of_the_first() -> None:
     x = torch.tensor([[1.0, math.nan, 3.0, 4.0, 5.0], [math.nan, 2.0, math.nan, math.nan, 1.0]])
     program = with_operators_of_onnx(torch.export.export(module, (x, x)))
     assert_same_results(program.module(), module, [(x, x)])
+
+
+def test_of_no_values_there_is_no_extreme() -> None:
+    module = Computes(lambda x, y: (*x.cummax(0), *y.cummin(1), *x.cummin(1)))
+    sets = (torch.empty(0, 3), torch.empty(2, 0))
+    program = with_operators_of_onnx(torch.export.export(module, sets))
+    assert_same_results(program.module(), module, [sets])
+
+
+def test_products_of_complex_numbers_are_left_alone() -> None:
+    module = Computes(lambda x, y: (torch.view_as_real(torch.complex(x, y).cumprod(0)), x.cumprod(0)))
+    program = with_operators_of_onnx(torch.export.export(module, inputs()))
+    assert_same_results(program.module(), module, [inputs()])
 
 
 def test_a_program_without_such_operators_is_left_alone() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import random
 from pathlib import Path
 from typing import Any
@@ -267,8 +268,21 @@ def test_a_number_near_to_one_in_the_code_that_a_program_refuses_is_drawn() -> N
     """Story: a shim that makes the number a size of an input, by which the branch of the example is a guard."""
     call = ExportCall(module=AtOneNumber(), args=(torch.randn(3, 4), torch.tensor(5)))
     drawer = drawer_for(call, next(iter(cure_inputs(call))))
-    refused = list(drawer.draw_refused(lambda inputs: "a guard" * (int(inputs[0][1]) % 1000 == 999)))
-    assert [one.title for one in refused] == ["3 x 4, scalar, n = 999"]
+    refuses = lambda inputs: "a guard" * (int(inputs[0][1]) % 1000 == 999)  # noqa: E731
+    refused = list(drawer.draw_refused(refuses, numbers=True))
+    assert [(one.title, one.kind) for one in refused] == [("3 x 4, scalar, n = 999", "whole_numbers")]
+    assert not list(drawer.draw_refused(refuses))
+
+
+class AtInfinity(nn.Module):
+    def forward(self, x: Tensor, n: Tensor) -> Tensor:
+        return torch.where(x == -math.inf, 0.0, x) * (2 if int(n) == 300 else 3)
+
+
+def test_numbers_that_an_input_cannot_be_are_not_drawn() -> None:
+    call = ExportCall(module=AtInfinity(), args=(torch.randn(3, 4), torch.tensor(5, dtype=torch.uint8)))
+    drawer = drawer_for(call, next(iter(cure_inputs(call))))
+    assert not list(drawer.draw_refused(lambda inputs: "", numbers=True))
 
 
 def test_a_mask_of_a_caches_length_and_one_stays_that_in_other_sizes() -> None:

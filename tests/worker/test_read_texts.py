@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from exportdoctor.cli.main import run
+from exportdoctor.shims import ExportCall
+from exportdoctor.shims.rules.number_types import symbolic_numbers
 from exportdoctor.worker.prove.read_texts import watch_texts
 
 TABLE = {"16": 3.0}
@@ -55,6 +57,16 @@ def test_a_line_that_reads_the_text_of_a_size_is_told(scale: Callable[[Tensor], 
 def test_messages_and_sizes_that_are_fixed_do_not_count(scale: Callable[[Tensor], float]) -> None:
     with watch_texts() as say:
         torch.export.export(Model(scale), (torch.ones(5, 4),), dynamic_shapes=({0: Dim("b")},))
+    assert say() == ""
+
+
+def test_what_a_shim_makes_of_the_text_stays() -> None:
+    """Story: the watch stood between the shim and the model, which had the symbol's text again."""
+    model, x = Model(lambda x: TABLE.get(str(x.shape[0]), 1.0)), torch.ones(16, 4)
+    call = ExportCall(module=model, args=(x,), dynamic_shapes=({0: Dim.AUTO},))
+    with watch_texts() as say, symbolic_numbers(call):
+        program = torch.export.export(model, (x,), dynamic_shapes=({0: Dim.AUTO},))
+    torch.testing.assert_close(program.module()(x), model(x))
     assert say() == ""
 
 

@@ -40,8 +40,8 @@ def layers_dropped(model: Model, x: torch.Tensor) -> torch.Tensor:
 
 
 def drawn_array(model: Model, x: torch.Tensor) -> torch.Tensor:
-    rows = numpy.random.permutation(4)
-    return x if model.training and rows[0] else x + 1
+    rows = numpy.random.rand(4)
+    return x if model.training and rows[0] > 0.5 else x + 1
 
 
 def compared(model: Model, x: torch.Tensor) -> torch.Tensor:
@@ -66,6 +66,15 @@ def returned(model: Model, x: torch.Tensor) -> tuple[torch.Tensor, float]:
 
 def made_a_tensor(model: Model, x: torch.Tensor) -> torch.Tensor:
     return x + torch.full((), numpy.random.rand())
+
+
+def chosen(model: Model, x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if random.choice((None, 1)) is None else x
+
+
+def permuted(model: Model, x: torch.Tensor) -> torch.Tensor:
+    numpy.random.permutation(4)
+    return x
 
 
 def shuffled(model: Model, x: torch.Tensor) -> torch.Tensor:
@@ -102,7 +111,7 @@ def test_a_number_with_which_nothing_is_done_is_not_used(forward: Callable[[Any,
 @pytest.mark.parametrize(
     "forward",
     [
-        compared, caught, kept_for_the_next_call, returned, made_a_tensor, shuffled, kept_elsewhere,
+        compared, chosen, permuted, caught, kept_for_the_next_call, returned, made_a_tensor, shuffled, kept_elsewhere,
         drawn_by_another_name, fails,
     ],
 )  # fmt: skip

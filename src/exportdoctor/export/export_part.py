@@ -78,7 +78,10 @@ def _install(request: ExportRequest, result: ExportResult, draft: Path, folder: 
 
 
 def stem_of_proof(stem: str, output: Path, files: Sequence[ExportedFile]) -> str:
-    """That of the files; where the proof of that name is of another file, which is still there, the name of ours."""
+    """That of the files; where the proof of that name is of another file, which is still there, the name of ours, which
+    it keeps from then on."""
+    if (output.parent / f"{output.name}.proof.json").exists():
+        return output.name
     try:
         other: ProofFile = decode((output.parent / f"{stem}.proof.json").read_bytes(), ProofFile)
     except (OSError, StoreError):

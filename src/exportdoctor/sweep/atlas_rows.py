@@ -152,8 +152,8 @@ def _cells(
                 cure=cure.shims if cure else (),
                 soundness=cure.soundness if cure else "",
                 seconds=round(part.seconds, 3),
-                why=_why(part, stage, verdict) or ("" if part.complete or stage != "numbers" else cut_off),
-                cut_off=cut_off if verdict == "fails" and not part.complete else "",
+                why=_why(part, stage, verdict) or (cut_off if _is_unfinished(part, stage, verdict) else ""),
+                cut_off=cut_off if _is_unfinished(part, stage, verdict) else "",
                 **where,
             )
 
@@ -191,10 +191,17 @@ def _verdict(part: PartRecord, stage: str, stages: dict[str, str], findings: Seq
     return "not_asked"
 
 
+def _is_unfinished(part: PartRecord, stage: str, verdict: CellVerdict) -> bool:
+    """Whether more may be known of it when the run goes on: a cure of what fails, or the numbers of what passes."""
+    return not part.complete and (verdict == "fails" or (stage == "numbers" and verdict == "not_asked"))
+
+
 def _verdict_of_numbers(part: PartRecord) -> CellVerdict:
     """How the program compares with eager: the part's own, with its shims, or its small model's."""
     if part.prescription is not None:
         return "cured" if _is_compared(part) else "not_asked"
+    if part.numbers is None and (asked := part.root_stages.get("numbers")):
+        return "passes" if asked == "pass" else "fails"
     if part.numbers is None or part.numbers.verdict == "unknown":
         return "not_asked"
     return "passes" if part.numbers.verdict == "agrees" else "fails"
@@ -300,14 +307,14 @@ def count_shares(
 ) -> tuple[StageShare, ...]:
     """How many models pass each stage. Of `of` models, those asked are in `rows`.
 
-    One counts as tried if each part that was reached has a verdict there.
+    One counts as tried if each part that was reached has a verdict there, and the search for shims was not cut off.
     """
     shares = []
     for size in sizes:
         for stage in (*STAGES[to], *also):
             verdicts = [
                 {
-                    "fails" if cell.soundness == "unsound" else cell.verdict
+                    "no_verdict" if cell.cut_off else "fails" if cell.soundness == "unsound" else cell.verdict
                     for cell in row.cells
                     if (cell.sizes, cell.stage) == (size, stage)
                 }

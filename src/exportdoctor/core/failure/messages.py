@@ -90,6 +90,8 @@ def without_advice(message: str) -> str:
 
 
 _LONG_LINE = 300
+_GOES_ON = re.compile(r":$|\([^()\]]*$")
+_TRACEBACK_LINE = re.compile(r"\s*(?:Traceback \(|File \")")
 
 
 def first_line(message: object, limit: int | None = None) -> str:
@@ -99,11 +101,9 @@ def first_line(message: object, limit: int | None = None) -> str:
     """
     found = ""
     for line in text_of(message).strip().splitlines():
+        if found and (not _GOES_ON.search(found) or _TRACEBACK_LINE.match(line) or len(found) > _LONG_LINE):
+            break
         found = f"{found} {line.strip()}".strip()
-        if not found.endswith(":") and found.count("(") <= found.count(")"):
-            break
-        if len(found) > _LONG_LINE:
-            break
     return found[:limit]
 
 

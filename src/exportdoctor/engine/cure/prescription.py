@@ -60,7 +60,9 @@ def proof_of_rows(numbers: Sequence[Agreement], *, refused: Callable[[Agreement]
         kinds=dict(Counter(row.kind for row in rows if row.kind)),
         refused=tuple(row.inputs for row in numbers if refused(row)),
         refused_by=reasons_of_refusals(row for row in numbers if refused(row)),
-        notes=tuple(note for note in notes if not any(note != other and note in other for other in notes)),
+        notes=tuple(
+            note for note in notes if not any(note != other and f"; {note}; " in f"; {other}; " for other in notes)
+        ),
     )
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.failure.finding import ShimResult
-from exportdoctor.core.failure.identity import of_other_operators
+from exportdoctor.core.failure.identity import of_other_operators, same_line
 from exportdoctor.core.records.outcome import Failure, Frame, Outcome
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.engine.cure.catalogue import Chain, Ids
@@ -95,7 +95,9 @@ def is_later_failure(before: Outcome, after: Outcome, *, exporter: str) -> bool:
     if one is None or other is None:
         return other is not None
     lines = _lines_apart(one, other)
-    if lines > 0 or (lines == 0 and of_other_operators(before, after)):
+    if lines > 0:
+        return True
+    if one.stage == other.stage and same_line(before, after) and of_other_operators(before, after):
         return True
     if one.entered is not None and other.entered is not None and one.entered != other.entered:
         return other.entered > one.entered

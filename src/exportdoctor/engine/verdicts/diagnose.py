@@ -90,7 +90,10 @@ def _root_cause(failure: Failure) -> str:
         return ""
     root, others = failure.exceptions[-1], failure.exceptions[:-1]
     line = first_line(root.message)
-    return "" if not line or any(line in fact.message for fact in others) else f"{root.name}: {without_hints(line)}"
+    said = (" ".join(fact.message.split()) for fact in others)
+    return (
+        "" if not line or any(" ".join(line.split()) in one for one in said) else f"{root.name}: {without_hints(line)}"
+    )
 
 
 def _cut_stack(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:

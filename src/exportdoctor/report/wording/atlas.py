@@ -133,7 +133,7 @@ def cell_line(cell: AtlasCell) -> str:
 
 def cell_cure(cell: AtlasCell) -> str:
     """The shims and their soundness, or why the search for them did not end."""
-    if cell.cut_off:
+    if cell.cut_off and cell.verdict == "fails":
         return f"the search for shims was cut off: {cell.cut_off}"
     return f"{' + '.join(cell.cure)} ({cell.soundness})" if cell.cure else ""
 

@@ -94,10 +94,9 @@ def export_lines(request: ExportRequest, result: ExportResult, shims: Sequence[S
         lines += [f"  {line}" for line in _precision(result.precision)]
     lines += [_fact_line("only if", f"the file does not check: {one}") for one in result.unchecked]
     for domain in result.domains:
-        told = _told_axes(domain)
-        lines += [_fact_line("sizes", f"{name}: {sizes}") for name, sizes in told]
-        lines += [_fact_line("", one) for one in _sizes_notes(result, told)]
+        lines += [_fact_line("sizes", f"{name}: {sizes}") for name, sizes in _told_axes(domain)]
         lines += [_fact_line("", line) for line in boundary_lines(domain)]
+    lines += [_fact_line("", one) for one in _sizes_notes(result)]
     lines += [_fact_line("note", note) for note in result.notes]
     if result.imports and not shims:
         lines.append(_fact_line("note", f"import {', '.join(result.imports)} before torch.export.load"))
@@ -116,11 +115,12 @@ def _told_axes(domain: SizeDomain) -> list[tuple[str, str]]:
     return [row for axis, row in chosen if axis.until] if chosen else [row for _, row in rows]
 
 
-def _sizes_notes(result: ExportResult, told: Sequence[tuple[str, str]]) -> Iterator[str]:
+def _sizes_notes(result: ExportResult) -> Iterator[str]:
     """What the sizes that were told are sizes of."""
-    if len(told) > 1:
+    told = [len(_told_axes(domain)) for domain in result.domains]
+    if max(told, default=0) > 1:
         yield "each with the others as in the example"
-    if told and result.opset:
+    if any(told) and result.opset:
         yield "as the exported program checks; the ONNX file has no such checks"
 
 

@@ -76,12 +76,19 @@ def _hypotenuse(_: Any, one: Any, other: Any) -> Any:
 
 
 def _products(_: Any, values: Any, dim: int, *, dtype: Any = None) -> Any:
-    """As `torch.cumprod`: of each place the product of all up to it. ATen multiplies in the next wider dtype, so that
-    what overflows on the way may come back."""
+    """As `torch.cumprod`: of each place the product of all up to it.
+
+    On the CPU ATen multiplies in the next wider dtype, so that what overflows on the way may come back.
+    """
     import torch
 
-    values = (values if dtype is None else values.to(dtype)).movedim(dim, -1)
-    result = values.dtype if values.is_floating_point() else torch.int64
+    if values.is_complex() or (dtype is not None and dtype.is_complex):
+        return NotImplemented
+    values = values if dtype is None else values.to(dtype)
+    result = values.dtype if values.is_floating_point() or dtype is not None else torch.int64
+    if values.dim() == 0:
+        return values.to(result, copy=True)
+    values = values.movedim(dim, -1)
     wider = {torch.float32: torch.float64, torch.float64: torch.float64}.get(values.dtype, torch.float32)
     values = values.to(wider if values.is_floating_point() else torch.int64)
     size = values.shape[-1]
@@ -107,14 +114,14 @@ def _cumulative_extreme(_: Any, values: Any, dim: int, *, highest: bool) -> Any:
     places = torch.arange(values.shape[-1], device=values.device)
     before = places <= places.unsqueeze(-1)
     up_to = torch.where(before, keys.unsqueeze(-2), lowest)
-    up_to = torch.cat((up_to, torch.full_like(up_to[..., :1], lowest)), -1)
+    up_to = torch.cat((up_to, up_to.new_full((*up_to.shape[:-1], 1), lowest)), -1)  # there may be no value
     found = keys.unsqueeze(-2) == (up_to.amax(-1, keepdim=True) if highest else up_to.amin(-1, keepdim=True))
     if missing is not None:
         after_missing = (missing.to(torch.int64).cumsum(-1) > 0).unsqueeze(-1)
         found = (after_missing & missing.unsqueeze(-2)) | (~after_missing & found)
     found = found & before
     indices = torch.where(found, places, -1)
-    indices = torch.cat((indices, torch.full_like(indices[..., :1], -1)), -1).amax(-1)
+    indices = torch.cat((indices, indices.new_full((*indices.shape[:-1], 1), -1)), -1).amax(-1)
     return values.gather(-1, indices).movedim(-1, dim), indices.movedim(-1, dim)
 
 
@@ -168,7 +175,7 @@ def _kth(_: Any, values: Any, k: int, dim: int = -1, keepdim: bool = False) -> A
 
 
 def _median(_: Any, values: Any, dim: int = -1, keepdim: bool = False) -> Any:
-    place = (values.shape[dim] - 1) // 2
+    place = (values.shape[dim] - 1) // 2 if values.dim() else 0
     return _select_sorted(values, place, dim, keepdim=keepdim, propagates_nan=values.is_floating_point())
 
 
@@ -179,6 +186,8 @@ def _median_of_all(_: Any, values: Any) -> Any:
 def _select_sorted(values: Any, place: Any, dim: int, *, keepdim: bool, propagates_nan: bool) -> Any:
     import torch
 
+    if values.dim() == 0:
+        return values.clone(), torch.zeros((), dtype=torch.int64, device=values.device)
     ordered, indices = values.sort(dim)
     found, at = ordered.select(dim, place), indices.select(dim, place)
     if propagates_nan:
@@ -275,7 +284,8 @@ SHIM = Shim(
         "`torch.repeat_interleave` with `output_size`, and `scatter` of more values than its index asks for are "
         "computed by operators that `torch.onnx` translates: comparisons, sums, sorting. "
         "Some take memory for each pair of values. Of equal values an index may be another one. Values in which "
-        "`torch.searchsorted` searches must not be NaN, and a NaN has no sign for `torch.copysign`."
+        "`torch.searchsorted` searches must not be NaN, and a NaN has no sign for `torch.copysign`. ONNX Runtime "
+        "has no error function in float64."
     ),
     cures=(
         Cure(kinds=("translate",), message=_MISSING, exporters=("export", "export-strict")),

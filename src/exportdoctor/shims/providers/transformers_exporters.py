@@ -58,6 +58,12 @@ _EXACT = frozenset({
 _NO_TRANSLATION = "No ONNX function found"
 """How `torch.onnx` says that it has no translation of an operator, which it names."""
 
+_GENERAL_WORDS = frozenset({
+    "dead", "implicit", "start", "last", "dim", "index", "inplace", "integral", "tensor", "float", "scalar", "symbolic",
+    "bfloat16", "assertion",
+})  # fmt: skip
+"""Words in the names of graph fixes that are not of an operator."""
+
 _UNKNOWN: tuple[Soundness, str] = ("precondition", "it is not of transformers 5.23, and rests on its proof alone")
 
 
@@ -189,15 +195,16 @@ def _cures_behind_the_export(entry: TransformersEntry) -> tuple[Cure, ...]:
     holder, _, function = entry.path.rpartition(".")
     if holder.endswith("RMSNorm"):
         function = "rms_norm"
-    words = _words(entry).removeprefix("fix ").split()
+    words = [word for word in _words(entry).removeprefix("fix ").split() if word not in _GENERAL_WORDS]
     named = {"_".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, len(words) + 1)}
     if function:
         head, several, _ = function.rpartition("_")
         named = {function, *([head] if "_" in head and several else []), *(["fft"] if holder.endswith("fft") else [])}
-    operator = rf"(?:\w*_)?(?:{'|'.join(sorted(named))})"
+    operator = rf"(?:\w*_)?(?:{'|'.join(sorted(named))})(?:_\w+)?'"
+    no_translation = rf"{_NO_TRANSLATION} for <OpOverload\(op='\w+[.]{operator}"
     return (
         Cure(kinds=stages, message=rf"^(?!.*{_NO_TRANSLATION})"),
-        Cure(kinds=stages, message=rf"{_NO_TRANSLATION} for <OpOverload\(op='\w+[.]{operator}"),
+        *((Cure(kinds=stages, message=no_translation),) if named else ()),
         *((Cure(kinds=stages, where=rf":[^\n]*\b{function}\("),) if function else ()),
     )
 
@@ -213,8 +220,9 @@ def _patch(entry: TransformersEntry) -> Any:
     @contextmanager
     def enter(call: ExportCall) -> Iterator[ExportCall]:
         path, _, attribute = entry.path.rpartition(".")
-        if path.startswith("transformers.models.") and path not in sys.modules:
-            raise NotApplicable(f"the model does not use {path}")
+        module = ".".join(path.split(".")[:4])  # `transformers.models.blt.modeling_blt`
+        if module.startswith("transformers.models.") and module not in sys.modules:
+            raise NotApplicable(f"the model does not use {module}")
         factory = _function(entry)
         holder = _object_at(path)
         if holder is None or not hasattr(holder, attribute):

@@ -83,13 +83,13 @@ def shimmed_export(
     # the sets are made before the export can leave anything behind
     sets, is_complete = _make_known_sets(call, probe, all_of_them=in_doubt is None) if compares else ((), True)
     treated = dataclasses.replace(call, options=_options(call, probe))
-    with apply_shims(shims, treated) as given:
+    # outside of the shims, of which some change what the text of a size is
+    with watch_texts() as say_texts, apply_shims(shims, treated) as given:
         if not EXPORTERS[probe.exporter].makes_program:
             export_torchscript(given.module, given.args, given.kwargs, None)
             return ()
         strict = given.options.strict  # then dynamo reads the functions, and runs none of them
-        watch = watch_export(on=compares and not probe.shims)
-        with nullcontext() if strict else saving(), watch as caught_there, watch_texts() as say_texts:
+        with nullcontext() if strict else saving(), watch_export(on=compares and not probe.shims) as caught_there:
             program = export_program(given)
             finish_graphs(program)
         see(program, given)
@@ -152,7 +152,7 @@ def shimmed_export(
         return (*_with_notes(rows, chance), *more)
     if not _gives_the_same(call, sets[0]):
         return tuple(rows)
-    drawn = (*drawer.draw(), *_drawn_refused(drawer, program, ready, given))
+    drawn = (*drawer.draw(), *_drawn_refused(drawer, program, ready, given, numbers=bool(probe.shims)))
     asked, found, chance = hold(*drawn)
     wrong = next((place for place, row in enumerate(found) if not row.holds), None)
     if wrong is not None:
@@ -238,9 +238,11 @@ def _options(call: ExportCall, probe: Probe) -> Any:
     return dataclasses.replace(call.options, strict=EXPORTERS[probe.exporter].traces_with_dynamo)
 
 
-def _drawn_refused(drawer: SetDrawer, program: Any, ready: torch.nn.Module, given: ExportCall) -> Iterator[InputSet]:
+def _drawn_refused(
+    drawer: SetDrawer, program: Any, ready: torch.nn.Module, given: ExportCall, *, numbers: bool = False
+) -> Iterator[InputSet]:
     """Sets of sizes that a guard of the program refuses, if it has one that is about more than two rows and alike
-    sizes."""
+    sizes; also of `numbers`, which shims make sizes."""
     guards = guards_of(ready)
 
     def leaves_of(inputs: Inputs) -> list[Any] | None:
@@ -256,7 +258,7 @@ def _drawn_refused(drawer: SetDrawer, program: Any, ready: torch.nn.Module, give
     example = leaves_of(drawer.known[0])
     if guards is None or example is None or all(map(_USUAL_GUARD.fullmatch, guard_texts(guards, example))):
         return
-    yield from drawer.draw_refused(refuses)
+    yield from drawer.draw_refused(refuses, numbers=numbers)
 
 
 def compare_set(ready: torch.nn.Module, given: ExportCall, one: InputSet) -> Agreement:

@@ -86,9 +86,9 @@ def _of_part(
     doing: Progress,
 ) -> tuple[SizeDomain, StageFailure | None]:
     failure = None
-    with apply_shims(shims, call_for_part(part)) as call:
+    with watch_texts() as say_texts, apply_shims(shims, call_for_part(part)) as call:
         doing(f"exporting {part.name}")
-        with record_guards() as log, watch_texts() as say_texts:
+        with record_guards() as log:
             try:
                 program = export_program(call)
             except Exception as error:

@@ -6,6 +6,7 @@ Each set is a change of the example or of another known set. Eager must take it,
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -98,29 +99,28 @@ class SetDrawer:
                 found += 1
                 yield one
 
-    def draw_refused(self, refuses: Callable[[Inputs], str]) -> Iterator[InputSet]:
-        """For each reason that `refuses` names for some size of a dynamic dimension, from two on, or for a whole number
-        near to one in the code, the first such set that eager takes; the empty text is no refusal."""
+    def draw_refused(self, refuses: Callable[[Inputs], str], *, numbers: bool = False) -> Iterator[InputSet]:
+        """For each reason that `refuses` names for some size of a dynamic dimension, from two on, the first such set
+        that eager takes; the empty text is no refusal. With `numbers` also for a whole number near to one in the code.
+        """
         end, met = time.process_time() + _SECONDS_FOR_REFUSED, {""}
         largest = max((size for leaf in self._leaves.values() for size in leaf.shape), default=0)
         around = (largest - 1, largest, largest + 1)
         sizes = sorted({size for size in (*_REFUSED_SIZES, *around) if 2 <= size < min(2 * largest + 2, 64)})
         places = range(_MOST_DIMENSIONS if self.shapes is not None else 0)
-        near = {int(one) + step for one in self._constants if one == int(one) for step in (-1, 0, 1)}
-        numbers = [number for number in dict.fromkeys((*range(4), *sorted(near))) if 0 <= number <= _LARGEST_NUMBER]
-        makers: Iterator[Callable[[], Inputs | None]] = itertools.chain(
-            (partial(self._recipes.with_size, *one) for one in itertools.product(places, sizes)),
-            (
-                partial(self._recipes.with_number, *one)
-                for one in itertools.product(self._recipes.free_numbers, numbers)
-            ),
-        )
-        for make in makers:
+        whole = [int(one) for one in self._constants if math.isfinite(one) and one == int(one)]
+        near = sorted({one + step for one in whole for step in (-1, 0, 1) if 0 <= one + step <= _LARGEST_NUMBER})
+        free = self._recipes.free_numbers if numbers else []
+        recipes: list[Recipe] = [
+            *(("sizes", partial(self._recipes.with_size, *one)) for one in itertools.product(places, sizes)),
+            *(("whole_numbers", partial(self._recipes.with_number, *one)) for one in itertools.product(free, near)),
+        ]
+        for kind, make in recipes:
             if time.process_time() > end or len(met) > _MOST_REASONS:
                 return
             made = make()
             reason = refuses(made) if made is not None else ""
-            if reason not in met and (one := self._try("sizes", lambda made=made: made)):  # type: ignore[misc]
+            if reason not in met and (one := self._try(kind, lambda made=made: made)):  # type: ignore[misc]
                 met.add(reason)
                 yield one
 

@@ -220,8 +220,10 @@ class InputRecipes:
         """The inputs of few whole numbers that may be others."""
         return [path for path, leaf in self.leaves.items() if 0 < leaf.numel() <= _FEW_NUMBERS and self._is_free(path)]
 
-    def with_number(self, where: str, number: int) -> Inputs:
-        """The example with this number as the first one in an input."""
+    def with_number(self, where: str, number: int) -> Inputs | None:
+        """The example with this number as the first one in an input; None where its dtype has no such number."""
+        if number > torch.iinfo(self.leaves[where].dtype).max:
+            return None
 
         def draw(seen: torch.Tensor) -> torch.Tensor:
             changed = seen.clone().flatten()

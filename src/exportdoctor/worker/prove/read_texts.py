@@ -25,7 +25,7 @@ _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 @contextmanager
 def watch_texts() -> Iterator[Callable[[], str]]:
     """Within it lines are noted that read the text of a symbolic number, but for messages. Yields what says so; that is
-    empty where there are none."""
+    empty where there are none. Shims that change the text are applied inside."""
     found: dict[str, str] = {}
 
     def say() -> str:
@@ -35,7 +35,7 @@ def watch_texts() -> Iterator[Callable[[], str]]:
     def wrap(plain: Callable[[Any], str]) -> Callable[[Any], str]:
         def text_of(number: Any) -> str:
             text, frame = plain(number), sys._getframe(1)
-            if number.node.is_symbolic() and is_user_file(frame.f_code.co_filename) and not is_in_message(frame):
+            if is_user_file(frame.f_code.co_filename) and number.node.is_symbolic() and not is_in_message(frame):
                 found.setdefault(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}", text)
             return text
 

@@ -16,13 +16,15 @@ from typing import Any
 from exportdoctor.core.patch_attribute import patch_attributes
 
 _OPERATIONS = (
-    "abs add and bool bytes call ceil complex contains delitem divmod enter eq exit float floor floordiv format ge "
-    "getitem gt hash index int invert iter le len length_hint lshift lt matmul mod mul ne neg next or pos pow radd "
+    "abs add and bool bytes call ceil complex contains copy deepcopy delitem divmod enter eq exit float floor floordiv format ge "
+    "getitem gt hash index int invert iter le len length_hint lshift lt matmul mod mul ne neg next or pos pow radd reduce reduce_ex "
     "rand rdivmod repr reversed rfloordiv rlshift rmatmul rmod rmul ror round rpow rrshift rshift rsub rtruediv rxor "
     "setitem str sub truediv trunc xor array array_interface array_struct"
 )
-_NO_DRAWS = frozenset({"seed", "getstate", "setstate", "get_state", "set_state", "shuffle"})
-"""They return nothing that was drawn."""
+_OTHERS = frozenset({
+    "seed", "getstate", "setstate", "get_state", "set_state", "shuffle", "choice", "choices", "sample", "permutation",
+})  # fmt: skip
+"""They return no number that was drawn, but nothing, or objects of the caller's, whose identity may matter."""
 
 
 class DrawnNumberUsed(Exception):
@@ -84,5 +86,5 @@ def _drawing_functions() -> Iterator[tuple[Any, str]]:
     for module in modules:
         generator = module.random.__self__  # of which all functions that draw are methods
         for name in module.__all__:
-            if name not in _NO_DRAWS and getattr(getattr(module, name, None), "__self__", None) is generator:
+            if name not in _OTHERS and getattr(getattr(module, name, None), "__self__", None) is generator:
                 yield module, name
