@@ -16,10 +16,10 @@ from typing import Any
 from exportdoctor.core.patch_attribute import patch_attributes
 
 _OPERATIONS = (
-    "abs add and bool bytes call ceil complex contains copy deepcopy delitem divmod enter eq exit float floor floordiv format ge "
-    "getitem gt hash index int invert iter le len length_hint lshift lt matmul mod mul ne neg next or pos pow radd reduce reduce_ex "
-    "rand rdivmod repr reversed rfloordiv rlshift rmatmul rmod rmul ror round rpow rrshift rshift rsub rtruediv rxor "
-    "setitem str sub truediv trunc xor array array_interface array_struct"
+    "abs add and array array_interface array_struct bool bytes call ceil complex contains copy deepcopy delitem "
+    "divmod enter eq exit float floor floordiv format ge getitem gt hash index int invert iter le len length_hint "
+    "lshift lt matmul mod mul ne neg next or pos pow radd rand rdivmod reduce reduce_ex repr reversed rfloordiv "
+    "rlshift rmatmul rmod rmul ror round rpow rrshift rshift rsub rtruediv rxor setitem str sub truediv trunc xor"
 )
 _OTHERS = frozenset({
     "seed", "getstate", "setstate", "get_state", "set_state", "shuffle", "choice", "choices", "sample", "permutation",
