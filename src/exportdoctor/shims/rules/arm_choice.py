@@ -155,7 +155,8 @@ class ArmChoices:
             try:
                 found = torch.cond(chosen, lambda: tensors(then), lambda: tensors(other), ())
             except Exception as error:
-                why = f"torch.cond does not take them: {type(error).__name__}"
+                said = next(iter(str(error).strip().splitlines()), "")
+                why = f"torch.cond does not take them: {type(error).__name__}: {said:.120}"
             else:
                 if not _is_traced_by_dynamo():
                     self._keep(*found, *tree_flatten((*before, *reachable(then), *reachable(other)))[0])
