@@ -12,7 +12,8 @@ import pytest
 
 from exportdoctor.core.codec import encode
 from exportdoctor.core.errors import StoreError, UsageError
-from exportdoctor.core.protocol.export import ExportedFile
+from exportdoctor.core.protocol.export import ExportedFile, ExportRequest, ExportResult
+from exportdoctor.core.records.size_domain import SizeAxis, SizeCondition, SizeDomain
 from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.core.run.events import PartFinished, RunStarted
 from exportdoctor.core.run.report import PartRecord, Prescription
@@ -24,6 +25,7 @@ from exportdoctor.export.install_files import check_output_path, draft_folder, i
 from exportdoctor.export.proof_file import ProofFile
 from exportdoctor.export.shims_module import ModuleHeader, file_name, shims_module
 from exportdoctor.process.start_module import CARRIED
+from exportdoctor.report.wording import export_lines
 from exportdoctor.shims import Shim, find, order_shims, registry
 from exportdoctor.store.run_folder import RunFolder
 
@@ -274,3 +276,18 @@ def test_the_proof_of_another_file_that_is_there_is_left_alone(tmp_path: Path) -
     assert stem("tower.pt2") == "tower"
     (tmp_path / "tower.proof.json").write_bytes(b"damaged")
     assert stem("tower.onnx") == "tower"
+
+
+def test_sizes_that_depend_on_one_another_are_told_as_such() -> None:
+    """Story: "n: 2 to 6" beside a line that says that it is right at 12, and an ONNX file that checks neither."""
+    axes = tuple(SizeAxis(name=name, example=6, until=24) for name in ("x[0]", "n"))
+    request = ExportRequest(target=TargetRef(ref="x.py:build"), part="default", to="pt2", folder="", stem="x")
+
+    def told(text: str, opset: int = 0) -> str:
+        domain = SizeDomain(axes=axes, conditions=(SizeCondition(text=text, kind="guard"),))
+        return "\n".join(export_lines(request, ExportResult(verdict="proved", domains=(domain,), opset=opset), ()))
+
+    assert "others as in the example" in told("(n ≥ 0) & (n ≤ x[0])")
+    assert "others as in the example" not in told("n ≤ 6")
+    assert "the ONNX file has no such checks" in told("n ≤ 6", opset=20)
+    assert "ONNX" not in told("n ≤ 6")

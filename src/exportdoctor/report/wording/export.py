@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -117,11 +118,15 @@ def _told_axes(domain: SizeDomain) -> list[tuple[str, str]]:
 
 def _sizes_notes(result: ExportResult) -> Iterator[str]:
     """What the sizes that were told are sizes of."""
-    told = [len(_told_axes(domain)) for domain in result.domains]
-    if max(told, default=0) > 1:
+    guards = [(one.text, domain) for domain in result.domains for one in domain.conditions if one.kind == "guard"]
+    if any(sum(_names_axis(text, name) for name, _ in _told_axes(domain)) > 1 for text, domain in guards):
         yield "each with the others as in the example"
-    if any(told) and result.opset:
+    if guards and result.opset:
         yield "as the exported program checks; the ONNX file has no such checks"
+
+
+def _names_axis(text: str, name: str) -> bool:
+    return re.search(rf"(?<![\w.]){re.escape(name)}(?![\w\[])", text) is not None
 
 
 def _fact_line(label: str, text: str) -> str:
