@@ -358,4 +358,5 @@ def test_a_run_that_a_limit_ends_says_no_more_than_the_whole_run(tmp_path: Path,
             searching = cell.verdict == "fails" and cell.cut_off == "no end after 3 s"
             assert cell.verdict == whole[column].verdict or (searching and whole[column].verdict == "cured")
             in_cures += searching and not told
+            assert not searching or (cell.why == "" and cell.kind)  # the failure is shown, and not the limit
     assert in_cures

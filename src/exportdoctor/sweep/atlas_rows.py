@@ -139,6 +139,7 @@ def _cells(
             shown = mine if verdict != "passes" else []
             first = shown[0] if shown else None
             cure = part.prescription if verdict == "cured" else None
+            unfinished = cut_off if _is_unfinished(part, stage, verdict) else ""
             yield AtlasCell(
                 part=part.name,
                 sizes=run.sizes,
@@ -152,8 +153,8 @@ def _cells(
                 cure=cure.shims if cure else (),
                 soundness=cure.soundness if cure else "",
                 seconds=round(part.seconds, 3),
-                why=_why(part, stage, verdict) or (cut_off if _is_unfinished(part, stage, verdict) else ""),
-                cut_off=cut_off if _is_unfinished(part, stage, verdict) else "",
+                why=_why(part, stage, verdict) or (unfinished if verdict == "not_asked" else ""),
+                cut_off=unfinished,
                 **where,
             )
 

@@ -193,13 +193,14 @@ def _cures_behind_the_export(entry: TransformersEntry) -> tuple[Cure, ...]:
     if entry.path.startswith("transformers."):
         return (Cure(kinds=stages),)
     holder, _, function = entry.path.rpartition(".")
-    if holder.endswith("RMSNorm"):
-        function = "rms_norm"
+    if function == "forward":  # its class is of modules, the entry's own name of an operator
+        function = "_".join(word for word in _words(entry).split() if word != function)
+    namespace = holder.removeprefix("torch.")  # ATen's operators of torch.fft are called `_fft_...`
     words = [word for word in _words(entry).removeprefix("fix ").split() if word not in _GENERAL_WORDS]
     named = {"_".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, len(words) + 1)}
     if function:
         head, several, _ = function.rpartition("_")
-        named = {function, *([head] if "_" in head and several else []), *(["fft"] if holder.endswith("fft") else [])}
+        named = {function, *([head] if "_" in head and several else []), *([namespace] if namespace.islower() else [])}
     operator = rf"(?:\w*_)?(?:{'|'.join(sorted(named))})(?:_\w+)?'"
     no_translation = rf"{_NO_TRANSLATION} for <OpOverload\(op='\w+[.]{operator}"
     return (
