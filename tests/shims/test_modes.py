@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,10 +11,12 @@ from torch import Tensor, nn
 
 import exportdoctor.shims as sh
 from exportdoctor.shims import ExportCall, ExportOptions, NotApplicable
+from scanning import scan_file
 from shim_cases import Filling
 from strict_state import HARMLESS, QUESTIONS, REFUSED, Asking, Counter, Third
 
 ROWS = torch.arange(3.0) + 1
+CONSTRUCTS = Path(__file__).parents[2] / "fixtures" / "constructs"
 
 
 @pytest.mark.slow
@@ -40,6 +43,16 @@ def test_strict_takes_what_a_program_keeps(build: Callable[[], nn.Module]) -> No
         program, eager = sh.export_program(call).module(), build()
     for _ in range(3):
         assert torch.equal(program(ROWS), eager(ROWS))
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_strict_traces_functions_of_numpy_which_read_the_values_of_a_tensor() -> None:
+    (part,) = scan_file(CONSTRUCTS / "inputs_and_state.py", factory="numpy_functions", cure=True).parts
+    assert part.prescription is not None
+    assert part.prescription.proof is not None
+    assert (part.prescription.shims, part.prescription.soundness) == (("strict",), "exact")
+    assert part.prescription.proof.inputs_tried > 10
 
 
 @pytest.mark.parametrize("place", range(len(QUESTIONS)))

@@ -207,14 +207,16 @@ STRICT = _mode(
     soundness="exact",
     enter=_strict,
     does=(
-        "dynamo interprets the bytecode of forward, including loops over lists. Refused where forward keeps state on "
-        "Python objects, which the program would drop, and where an assertion of forward may be caught."
+        "dynamo interprets the bytecode of forward, including loops over lists, and traces functions of NumPy as those "
+        "of torch. Refused where forward keeps state on Python objects, which the program would drop, and where an "
+        "assertion of forward may be caught."
     ),
     cures=(
         Cure(
             exporters=("export",),
             kinds=("data_dependent_guard", "attribute_mutation", "vmap", "autograd_state", "python_error"),
         ),
+        Cure(exporters=("export",), message=r"\.numpy\(\) is not supported for tensor subclasses"),
     ),
     retire="non-strict export supports all that strict export supports",
     rank=60,
