@@ -323,6 +323,13 @@ class Router(nn.Module):
         return found
 
 
+class Halving(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        while x.abs().max() > 1:
+            x = x / 2
+        return x
+
+
 class Clamping(nn.Module):
     """As models do in low precision: values that overflow are clamped."""
 
@@ -593,6 +600,9 @@ CASES: dict[str, Case] = {
     "check-as-assertion": case(Checked, checks(6, 9), "Ne|Eq", {"values": _FREE, "chosen": _FREE, "expected": _FREE}),
     "branch-as-where": case(
         Clamping, [(torch.randn(3),), (torch.tensor([1.0, float("inf")]),)], "Eq|guard", ({0: Dim.DYNAMIC},)
+    ),
+    "while-as-while-loop": case(
+        Halving, [(torch.tensor(one),) for one in ([3.0, 9.0], [0.5, 0.1], [70.0, 1.0])], "Eq|guard"
     ),
     "max-pool-1d-as-2d": case(
         lambda: nn.MaxPool1d(3, 2, 1, ceil_mode=True),

@@ -8,10 +8,10 @@ from exportdoctor.torch_internals import (
     fake_cuda,
     fake_tensors,
     graph_modules,
+    loop_operators,
     onnx_library,
     program_checks,
     pytree_registry,
-    scan_operator,
     shape_env,
     tensor_subclasses,
     tracer_frames,
@@ -22,7 +22,7 @@ from exportdoctor.torch_internals.hook import Hook
 
 _ROOMS = (
     fake_tensors, shape_env, program_checks, tracer_frames, dynamo_frames, trees, pytree_registry, graph_modules,
-    onnx_library, tracing_modes, fake_cuda, scan_operator, tensor_subclasses,
+    onnx_library, tracing_modes, fake_cuda, loop_operators, tensor_subclasses,
     example_values,
 )  # fmt: skip
 

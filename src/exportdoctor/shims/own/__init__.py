@@ -40,6 +40,7 @@ from exportdoctor.shims.rules import (
     sizes_from_buffers,
     sizes_from_one,
     tensor_lengths,
+    while_loops,
 )
 
 OWN = (
@@ -54,6 +55,7 @@ OWN = (
     sdpa_without_size_check.SHIM,
     check_as_assertion.SHIM,
     branch.SHIM,
+    while_loops.SHIM,
     empty_shortcuts.SHIM,
     max_pool_1d.SHIM,
     ranges.SHIM,

@@ -16,6 +16,7 @@ from typing import Any
 from exportdoctor.shims.record import NotApplicable
 from exportdoctor.shims.rules.arm_watch import Unmergeable, reachable, watch_arm
 from exportdoctor.shims.rules.chosen_numbers import choose_number
+from exportdoctor.shims.rules.later_writes import LaterWrites
 from exportdoctor.torch_internals.shape_env import has_unbacked_size, same_sizes
 from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
 
@@ -56,8 +57,12 @@ class ArmChoices:
     observing: bool = False
     codes: set[CodeType] = field(default_factory=set)
     """The code in which branches are merged: arms may run it. What else they call is judged when it is called."""
-    chosen: list[tuple[Any, int]] = field(default_factory=list)
-    """Tensors that a choice may have a copy of, or that are such a copy, and their version at the choice."""
+    writes: LaterWrites = field(
+        default_factory=lambda: LaterWrites(
+            "branch", "that a branch on values has chosen, or was chosen from", operator="cond"
+        )
+    )
+    """Tensors that a choice may have a copy of, or that are such a copy."""
     branches: dict[str, _Branch] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
 
@@ -120,20 +125,10 @@ class ArmChoices:
         is_new = [watch.new_ones(result) for watch, result in zip(watches, results, strict=True)]
         for one, other, chosen in zip(left, right, merged, strict=True) if len(left) == len(right) else ():
             if chosen is not one and chosen is not other and not (id(one) in is_new[0] and id(other) in is_new[1]):
-                self._keep(one, other, chosen)
+                self.writes.keep(one, other, chosen)
         if len(left) != len(right):  # a name that one arm does not bind
             known = {id(leaf) for leaf in (*left, *right)}
-            self._keep(*left, *right, *(leaf for leaf in merged if id(leaf) not in known))
-
-    def _keep(self, *values: Any) -> None:
-        self.chosen += [(one, _version_of(one)) for one in values if _is_tensor(one)]
-
-    def check_writes(self, program: Any) -> None:
-        """Raises NotApplicable where a write after a choice went to one of the two values alone, or may have."""
-        if any(_version_of(tensor) != version for tensor, version in self.chosen):
-            raise NotApplicable("a tensor is written into that a branch on values has chosen, or was chosen from")
-        if not self.chosen and _chooses_and_writes(program):
-            raise NotApplicable("the program has branches and writes into tensors, which a strict export does not show")
+            self.writes.keep(*left, *right, *(leaf for leaf in merged if id(leaf) not in known))
 
     def _by_cond(self, branch: str, chosen: Any, then: Any, other: Any, before: tuple[Any, ...], known: _Branch) -> Any:
         """The results by `torch.cond`, whose arms return tensors alone, of equal strides, that no input shares.
@@ -159,7 +154,7 @@ class ArmChoices:
                 why = f"torch.cond does not take them: {type(error).__name__}: {said:.120}"
             else:
                 if not _is_traced_by_dynamo():
-                    self._keep(*found, *tree_flatten((*before, *reachable(then), *reachable(other)))[0])
+                    self.writes.keep(*found, *tree_flatten((*before, *reachable(then), *reachable(other)))[0])
                 return tree_unflatten(found, layout)
         raise self._refuse(branch, why)
 
@@ -197,22 +192,6 @@ def _is_traced_by_dynamo() -> bool:
     import torch
 
     return torch.compiler.is_dynamo_compiling()
-
-
-def _version_of(tensor: Any) -> int:
-    """How often the tensor or a view of it was written into; that cannot be seen of one made in inference mode."""
-    if tensor.is_inference():
-        raise NotApplicable("in inference mode torch does not count writes into what a branch on values has chosen")
-    return int(tensor._version)
-
-
-def _chooses_and_writes(program: Any) -> bool:
-    """Whether the program has `torch.cond`, and an operator that writes into a tensor."""
-    import torch
-
-    targets = [node.target for node in program.graph.nodes if node.op == "call_function"]
-    writes = any(getattr(getattr(one, "_schema", None), "is_mutable", False) for one in targets)
-    return writes and torch.ops.higher_order.cond in targets
 
 
 def _layout_of(value: Any) -> Any:

@@ -69,7 +69,11 @@ def watch_arm(codes: Collection[CodeType], *, calls: bool) -> Any:
 
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name, kwargs = getattr(func, "__name__", ""), kwargs or {}
-            if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) or "out" in kwargs:
+            if (
+                name == "__setitem__"
+                or (name.endswith("_") and not name.endswith("__"))
+                or kwargs.get("out") is not None
+            ):
                 raise Unmergeable(f"an arm calls {name}")
             given = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
             self._note(given)

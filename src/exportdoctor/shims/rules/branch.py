@@ -301,7 +301,7 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
         with choices.observe():
             run_known(call)
         try:
-            yield replace(call, checks=(*call.checks, choices.check_writes))
+            yield replace(call, checks=(*call.checks, choices.writes.check))
         finally:
             if choices.refused:  # forward may have caught it
                 raise NotApplicable(choices.refused[0])

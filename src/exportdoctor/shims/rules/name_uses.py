@@ -35,7 +35,7 @@ class NameUses:
         every = (one for one in ast.walk(self.function) if name in own_names(one))
         return name not in self.inside and all(id(one) in allowed for one in every)
 
-    def is_only_written(self, name: str, loop: ast.For, before: Sequence[ast.stmt]) -> bool:
+    def is_only_written(self, name: str, loop: ast.For | ast.While, before: Sequence[ast.stmt]) -> bool:
         """Whether the tensor was made anew in one of the statements before the loop, and what follows uses it only to
         write rows, so that no other tensor is a view of it. `before` has also each statement around the loop."""
         allowed = {id(one) for one in ast.walk(loop)}

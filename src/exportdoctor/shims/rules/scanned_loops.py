@@ -29,7 +29,7 @@ from exportdoctor.shims.rules.loop_rewrite import (
 )
 from exportdoctor.shims.rules.name_flow import OWN, READS_ALL_NAMES, all_names, own_names
 from exportdoctor.shims.rules.pure_code import Purity
-from exportdoctor.torch_internals.scan_operator import run_steps
+from exportdoctor.torch_internals.loop_operators import run_steps
 
 
 class Rows:

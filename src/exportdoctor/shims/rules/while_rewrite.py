@@ -1,0 +1,277 @@
+"""Rewrites `while` loops as calls with a test and a step, two functions of what the loop carries.
+
+A step may only compute and bind local names. A name that it reads before it binds it, that the test reads, or that is
+read behind the loop, is carried. `if condition: break` at the beginning or the end of the body becomes part of the
+test, and anywhere in the body of a `while True`, whose part before it runs once before the loop. Other loops stay.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from exportdoctor.shims.rules.code_swap import ARM
+from exportdoctor.shims.rules.name_flow import (
+    OTHER_SCOPES,
+    bound_names,
+    is_name,
+    is_read_first,
+    load,
+    names_in_other_scopes,
+)
+from exportdoctor.shims.rules.name_uses import NameUses
+from exportdoctor.shims.rules.pure_code import Purity
+
+RUN, TRUTH, ALL, ANY, NOT, VALUE = (
+    f"_while_{name}" for name in ("run", "truth", "all_hold", "any_holds", "does_not_hold", "value_of")
+)
+"""What rewritten code calls."""
+
+_LEFT = f"{ARM}_left"
+"""How the names begin of flags that say that a loop was left."""
+_EXITS = (ast.Break, ast.Continue, ast.Return)
+_COMPUTE_ANEW = frozenset({"abs", "all", "any", "argmax", "item", "max", "mean", "min", "norm", "prod", "sum"})
+"""Methods of a tensor whose results share no memory with it."""
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """What runs once before the loop, its test, and its body without exits."""
+
+    before: list[ast.stmt]
+    test: ast.expr
+    body: list[ast.stmt]
+    asked: list[ast.expr]
+    """The conditions as they were written."""
+
+
+@dataclass
+class WhileRewrite:
+    """Rewrites the loops of one function of which a condition is at one of `lines`; `count` says how many. `purity`
+    judges its code."""
+
+    purity: Purity
+    lines: frozenset[int]
+    count: int = 0
+
+    def of_function(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        """The function with its loops rewritten, in a copy."""
+        node = copy.deepcopy(node)
+        self._seen_inside = names_in_other_scopes(node)
+        self._uses = NameUses(node, self._seen_inside)
+        node.body = self._block(node.body, [], [])
+        return node
+
+    def _block(
+        self, statements: list[ast.stmt], preceding: list[ast.stmt], following: list[ast.stmt]
+    ) -> list[ast.stmt]:
+        """`following` are the statements that may run after the block, in their order; `preceding` those before it, and
+        those around it."""
+        made: list[ast.stmt] = []
+        for place, one in enumerate(statements):
+            before, after = [*preceding, *statements[:place]], [*statements[place + 1 :], *following]
+            if not isinstance(one, OTHER_SCOPES):
+                again = [one] if isinstance(one, ast.For | ast.While | ast.Try) else []
+                for name in ("body", "orelse", "finalbody"):
+                    if isinstance(inner := getattr(one, name, None), list):
+                        setattr(one, name, self._block(inner, [*before, one], [*again, *after]))
+            found = self._call_of(one, before, after) if isinstance(one, ast.While) else None
+            made += [one] if found is None else found
+        return made
+
+    def _call_of(self, loop: ast.While, before: list[ast.stmt], after: list[ast.stmt]) -> list[ast.stmt] | None:
+        """The statements in place of the loop; None where it stays."""
+        plain = self._without_exits(loop)
+        if plain is None or not any(one.lineno in self.lines for each in plain.asked for one in _expressions(each)):
+            return None
+        changes = _PlainAssignments()
+        body, first = (changes.of_statements(part) for part in (plain.body, plain.before))
+        pure = self.purity.of_statements([*first, *body]) and self.purity.of_expression(plain.test)
+        bound = {name for one in body for name in bound_names(one)}
+        if not pure or self._seen_inside & bound:
+            return None
+        if not all(self._may_be_bound_anew(name, values, loop, before) for name, values in changes.added.items()):
+            return None
+        tested = {one.id for one in ast.walk(plain.test) if isinstance(one, ast.Name)}
+        later = {name for name in bound if is_read_first(name, after)}
+        carried = sorted(name for name in bound if name in tested | later or is_read_first(name, body))
+        if not carried:
+            return None
+        self.count += 1
+        made = [*first, *self._statements(plain.test, body, carried, later)]
+        return [ast.copy_location(one, loop) for one in made]
+
+    def _statements(self, test: ast.expr, body: list[ast.stmt], carried: list[str], later: set[str]) -> list[ast.stmt]:
+        names = [f"{ARM}_{part}_{self.count}" for part in ("test", "step")]
+        for one in body:
+            match one:
+                case ast.Assign(targets=[ast.Name(id=name)]) if name.startswith(_LEFT):
+                    one.value = _call(TRUTH, _condition(one.value))
+        arguments = ast.arguments([], [ast.arg(one) for one in carried], None, [], [], None, [])
+        result = ast.Return(ast.Tuple([load(one) for one in carried], ast.Load()))
+        bodies: list[list[ast.stmt]] = [[ast.Return(_call(TRUTH, _condition(test)))], [*body, result]]
+        functions: list[ast.stmt] = [
+            ast.FunctionDef(name, arguments, statements, [], None, None)
+            for name, statements in zip(names, bodies, strict=True)
+        ]
+        function = self.purity.function
+        call = _call(
+            RUN,
+            ast.Constant(f"{function.__module__}.{function.__qualname__}:{self.count}"),
+            *map(load, names),
+            ast.Tuple([_call(VALUE, _thunk(load(one))) for one in carried], ast.Load()),
+            ast.Tuple([ast.Constant(one in later) for one in carried], ast.Load()),
+        )
+        targets = ast.Tuple([ast.Name(one, ast.Store()) for one in carried], ast.Store())
+        return [*functions, ast.Assign([targets], call)]
+
+    # --- exits
+
+    def _without_exits(self, loop: ast.While) -> _Loop | None:
+        """The loop with its exit in its test; None where it has another exit, or more of them."""
+        exits = [one for part in loop.body for one in _parts_of_body(part) if isinstance(one, _EXITS)]
+        if loop.orelse or len(exits) > 1:
+            return None
+        if not exits:
+            return _Loop([], loop.test, loop.body, [loop.test])
+        places = [place for place, one in enumerate(loop.body) if _is_plain_exit(one)]
+        if len(places) != 1:
+            return None
+        first, rest = loop.body[: places[0]], loop.body[places[0] + 1 :]
+        leaves = loop.body[places[0]].test  # type: ignore[attr-defined]
+        asked = [loop.test, leaves]
+        stays = ast.UnaryOp(ast.Not(), leaves)
+        if isinstance(loop.test, ast.Constant) and loop.test.value:
+            return _Loop(copy.deepcopy(first), stays, [*rest, *first], asked)
+        if not first:
+            return _Loop([], ast.BoolOp(ast.And(), [loop.test, stays]), rest, asked)
+        if rest:
+            return None
+        left = f"{_LEFT}_{self.count + 1}"
+        no: list[ast.stmt] = [ast.Assign([ast.Name(left, ast.Store())], ast.Constant(False))]
+        flag = ast.Assign([ast.Name(left, ast.Store())], leaves)
+        goes_on = ast.BoolOp(ast.And(), [ast.UnaryOp(ast.Not(), load(left)), loop.test])
+        return _Loop(no, goes_on, [*first, ast.copy_location(flag, leaves)], asked)
+
+    # --- `total += value`
+
+    def _may_be_bound_anew(self, name: str, values: list[ast.expr], loop: ast.While, before: list[ast.stmt]) -> bool:
+        """Whether `name = name + value` does what `name += value` does, for nobody sees that a tensor is written into:
+        it is a number, or a tensor to which no other name leads. `values` are what is added."""
+        every = [one for part in (loop.test, *loop.body) for one in ast.walk(part)]
+        uses = [one for one in every if isinstance(one, ast.Name) and one.id == name]
+        added_to = [one for one in every if isinstance(one, ast.AugAssign) and is_name(one.target, name)]
+        if len(added_to) < sum(map(_is_stored, uses)):
+            return False  # it is bound to something else, too
+        begins_as_number = _is_number(_last_value(name, before))
+        if begins_as_number and all(map(_is_number, values)):
+            return True
+        computed = {id(one) for part in (loop.test, *loop.body) for one in _operands(part)}
+        is_own = begins_as_number or self._uses.is_only_written(name, loop, before)
+        return is_own and all(id(one) in computed for one in uses if not _is_stored(one))
+
+
+def _parts_of_body(node: ast.stmt) -> Iterator[ast.AST]:
+    """It and what is inside of it, but for the exits of loops inside, which are their own, unless they return."""
+    if isinstance(node, ast.For | ast.While):
+        yield from (one for one in ast.walk(node) if not isinstance(one, ast.Break | ast.Continue))
+        return
+    yield node
+    for name in ("body", "orelse", "finalbody", "handlers"):
+        for one in getattr(node, name, []) if isinstance(getattr(node, name, []), list) else []:
+            yield from _parts_of_body(one)
+
+
+def _is_plain_exit(node: ast.stmt) -> bool:
+    match node:
+        case ast.If(body=[ast.Break()], orelse=[]):
+            return True
+    return False
+
+
+def _last_value(name: str, before: Sequence[ast.stmt]) -> ast.expr | None:
+    """What the name is bound to by the last of the statements that binds it, if that is an assignment."""
+    match next((one for one in reversed(before) if name in bound_names(one)), None):
+        case ast.Assign(targets=[ast.Name()], value=value):
+            return value
+        case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)) if len(names) == len(values):
+            found = [value for target, value in zip(names, values, strict=True) if is_name(target, name)]
+            return found[0] if len(found) == 1 else None
+    return None
+
+
+def _is_number(node: ast.expr | None) -> bool:
+    value = node.operand if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) else node
+    return isinstance(value, ast.Constant) and isinstance(value.value, int | float)
+
+
+def _is_stored(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Store)
+
+
+class _PlainAssignments(ast.NodeTransformer):
+    """`name = name + value` for `name += value`; `added` has the values by name."""
+
+    def __init__(self) -> None:
+        self.added: dict[str, list[ast.expr]] = {}
+
+    def of_statements(self, statements: Sequence[ast.stmt]) -> list[ast.stmt]:
+        """The statements, in a copy."""
+        return [self.visit(one) for one in copy.deepcopy(list(statements))]
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
+        if not isinstance(node.target, ast.Name):
+            return node
+        self.added.setdefault(node.target.id, []).append(node.value)
+        value = ast.copy_location(ast.BinOp(load(node.target.id), node.op, node.value), node)
+        return ast.copy_location(ast.Assign([node.target], value), node)
+
+
+def _operands(node: ast.AST) -> Iterator[ast.expr]:
+    """What goes into an expression whose result is a new tensor."""
+    for one in ast.walk(node):
+        match one:
+            case ast.BinOp(left=left, right=right):
+                yield from (left, right)
+            case ast.Compare(left=left, comparators=others):
+                yield from (left, *others)
+            case ast.UnaryOp(op=ast.USub() | ast.Not() | ast.Invert(), operand=value):
+                yield value
+            case ast.AugAssign(value=value):
+                yield value
+            case ast.Call(func=ast.Attribute(value=value, attr=method)) if method in _COMPUTE_ANEW:
+                yield value
+
+
+# --- conditions
+
+
+def _condition(node: ast.expr) -> ast.expr:
+    """A condition with tensors kept as tensors: no `bool()`, and operators for `and`, `or`, `not`."""
+    match node:
+        case ast.BoolOp(op=op, values=[first, *rest]):
+            others = [_thunk(_condition(one)) for one in rest]
+            return _call(ALL if isinstance(op, ast.And) else ANY, _condition(first), *others)
+        case ast.UnaryOp(op=ast.Not(), operand=value):
+            return _call(NOT, _condition(value))
+        case ast.Call(func=ast.Name(id="bool"), args=[value], keywords=[]):
+            return _condition(value)
+        case ast.Compare(left=left, ops=ops, comparators=others) if len(ops) > 1:
+            sides = zip((left, *others), ops, others, strict=False)
+            pairs: list[ast.expr] = [ast.Compare(one, [op], [other]) for one, op, other in sides]
+            return _call(ALL, pairs[0], *map(_thunk, pairs[1:]))
+    return node
+
+
+def _expressions(node: ast.expr) -> Iterator[ast.expr]:
+    return (one for one in ast.walk(node) if isinstance(one, ast.expr) and hasattr(one, "lineno"))
+
+
+def _call(name: str, *args: ast.expr) -> ast.expr:
+    return ast.Call(load(name), list(args), [])
+
+
+def _thunk(value: ast.expr) -> ast.expr:
+    return ast.Lambda(ast.arguments([], [], ast.arg(ARM), [], [], None, []), value)

@@ -1,0 +1,264 @@
+"""`while` on a tensor's value: rewritten code computes what the loop does, and the program takes as many steps."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.export import Dim
+
+from exportdoctor.shims import ExportCall, apply_shims, export_program, find
+from exportdoctor.shims.record import NotApplicable
+from exportdoctor.shims.rules.pure_code import Purity
+from exportdoctor.shims.rules.while_loops import WhileLoops
+from exportdoctor.shims.rules.while_rewrite import WhileRewrite
+from exportdoctor.worker.translate.onnx_session import OnnxSession
+
+TESTS = (
+    "a.abs().max() > 0.1 and n < 5", "n < 4", "not (a.abs().max() < 0.1) and n < 3", "0 < n + 1 < 4",
+    "bool((total < 2).any()) and n < 6", "total.sum() < 3 or n < 2", "flag and n < 5",
+)  # fmt: skip
+STATEMENTS = (
+    "a = a * 0.5",
+    "b = a + b",
+    "a, b = b * 0.3, a",
+    "n += 1",
+    "n = n + 1",
+    "total += a.abs()",
+    "total = total + 0.5",
+    "fresh = a - 1\n        b = fresh * b",
+    "seen = a.sum()",
+    "flag = (a > 0).any()",
+    "if n > 2:\n            a = a * 0.1",
+    "for k in range(2):\n            b = b + k",
+    "for k in range(3):\n            if k == n:\n                break\n            a = a * 0.9",
+    "error = a.abs().max().item()",
+    "if a.abs().max() < 0.2:\n            break",
+    "if n > 3:\n            break",
+    # what no step may do
+    "a += 1",
+    "x[0] = n",
+    "kept = total\n        total += 1\n        b = b + kept",
+    "outs.append(a)",
+    "b.add_(1)",
+    "if n > 1:\n            continue",
+    "if n > 4:\n            return b",
+)
+RESULTS = ("a", "b", "n", "total", "seen", "flag", "error", "fresh", "len(outs)", "k", "x")
+
+
+def run_both(source: str, x: Tensor) -> tuple[int, Any, Any]:
+    """How many loops of `forward` were rewritten, and what it gives or raises as it is and rewritten."""
+    node = ast.parse(source).body[0]
+    assert isinstance(node, ast.FunctionDef)
+    own: dict[str, Any] = {"torch": torch}
+    exec(compile(source, "<drawn>", "exec"), own)
+    function: FunctionType = own["forward"]
+    rewrite = WhileRewrite(Purity(function=function), frozenset(range(1, 99)))
+    changed = ast.fix_missing_locations(ast.Module([rewrite.of_function(node)], []))
+    other = {"torch": torch, **WhileLoops().names}
+    exec(compile(changed, "<rewritten>", "exec"), other)
+    return rewrite.count, _answer(function, x.clone()), _answer(other["forward"], x.clone())
+
+
+def _answer(function: Any, x: Tensor) -> Any:
+    try:
+        found = function(x)
+    except (NameError, RuntimeError) as error:
+        return "NameError" if isinstance(error, NameError) else type(error).__name__
+    return [x, *(found if isinstance(found, tuple) else (found,))]
+
+
+@st.composite
+def functions(draw: st.DrawFn) -> str:
+    body = [*draw(st.lists(st.sampled_from(STATEMENTS), min_size=1, max_size=4))]
+    place = 0 if any("continue" in one for one in body) else draw(st.integers(0, len(body)))  # or it has no end
+    header = f"while ({draw(st.sampled_from(TESTS))}) and steps < 9:"
+    if draw(st.booleans()):
+        header, body = "while True:", [*body[:place], "if steps > 6 or a.sum() < -9:\n            break", *body[place:]]
+    results = draw(st.lists(st.sampled_from(RESULTS), min_size=1, max_size=4, unique=True))
+    return "\n".join(
+        [
+            "def forward(x):",
+            "    a, b, outs = x * 1, x + 1, []",
+            f"    n = {draw(st.sampled_from(['0', '1', 'x.shape[0]', 'x.sum() * 0']))}",
+            "    steps = 0",
+            f"    flag = {draw(st.sampled_from(['True', 'x.sum() < 99']))}",
+            f"    total = {draw(st.sampled_from(['torch.zeros_like(x)', 'x', 'x.clone()']))}",
+            f"    {header}",
+            "        steps = steps + 1",
+            *(f"        {one}" for one in body),
+            f"    return steps, {', '.join(results)}",
+        ]
+    )
+
+
+def _check(source: str) -> int:
+    torch.manual_seed(0)
+    count, plain, rewritten = run_both(source, torch.rand(3) - 0.3)
+    assert type(plain) is type(rewritten), source
+    if isinstance(plain, list):
+        assert len(plain) == len(rewritten)
+        for one, other in zip(plain, rewritten, strict=True):
+            assert torch.equal(torch.as_tensor(one), torch.as_tensor(other)), source
+    return count
+
+
+@settings(max_examples=150, deadline=None)
+@given(source=functions())
+def test_rewritten_code_computes_what_the_loop_does(source: str) -> None:
+    _check(source)
+
+
+@pytest.mark.night
+@settings(max_examples=6000, deadline=None)
+@given(source=functions())
+def test_many_rewritten_functions_compute_what_their_loops_do(source: str) -> None:
+    _check(source)
+
+
+@pytest.mark.parametrize("last", range(len(STATEMENTS)))
+def test_what_a_step_may_do(last: int) -> None:
+    refused = STATEMENTS[last] in STATEMENTS[STATEMENTS.index("a += 1") :]
+    source = (
+        "def forward(x):\n    a, b, outs, n, steps, flag, total = x * 1, x + 1, [], 0, 0, True, x.clone()\n"
+        f"    n = 0\n    total = x.clone()\n    while a.sum() > -9 and steps < 3:\n        steps = steps + 1\n"
+        f"        {STATEMENTS[last]}\n    return a, b, steps"
+    )
+    assert _check(source) == (not refused)
+
+
+class Root(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        y = x
+        while (y * y - x).abs().max() > 1e-4:
+            y = 0.5 * (y + x / y)
+        return y
+
+
+class Halting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.halt = nn.Linear(4, 4), nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        total, found, n = x.new_zeros(x.shape[0], 1), torch.zeros_like(x), 0
+        while (total < 0.99).any() and n < 10:
+            x = torch.tanh(self.layer(x))
+            share = torch.sigmoid(self.halt(x)) * (total < 0.99)
+            found = found + share * x
+            total += share
+            n += 1
+        return found / n, total
+
+
+class Converging(nn.Module):
+    """Leaves at the end of the body, by a number that begins as infinity."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Any]:
+        error: Any
+        error, y, n = float("inf"), x, 0
+        while n < 20:
+            before = y
+            y = torch.cos(y)
+            error = (y - before).abs().max()
+            n += 1
+            if error < 1e-2:
+                break
+        return y * n, error
+
+
+class Middle(nn.Module):
+    """Leaves in the middle of the body, by a number that Python reads."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, shift = x * 2, 1.5
+        while True:
+            y = y * 0.5
+            if y.abs().max().item() < shift / 2:
+                break
+            y = y - 0.1
+            shift = shift * 0.9
+        return y + shift
+
+
+class Flagged(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        done: Any
+        done, y = False, x
+        while not done:
+            y = y * 0.7
+            done = y.abs().sum() < 1.0
+        return y
+
+
+class Growing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        while x.sum() < 100:
+            x = torch.cat([x, x])
+        return x
+
+
+class Written(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        y = x
+        while y.sum() > 1e6:
+            y = y / 2
+        y += 1
+        return y + x
+
+
+class Branching(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        while x.abs().max() > 1:
+            if x.sum() > 0:
+                x = x - 0.5
+            x = x * 0.9
+        return x
+
+
+ROWS = ({0: Dim.DYNAMIC},)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("module", [Root, Halting, Converging, Middle, Flagged], ids=lambda one: one.__name__)
+def test_the_program_and_its_onnx_file_take_as_many_steps_as_eager(module: type[nn.Module], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    eager = module().eval()
+    call = ExportCall(module=eager, args=(torch.rand(3, 4) + 1,), dynamic_shapes=ROWS)
+    with pytest.raises(Exception, match="data-dependent"):
+        export_program(call)
+    with apply_shims([find("while-as-while-loop")], call) as changed:
+        program = export_program(changed)
+    made = torch.onnx.export(program, dynamo=True, verbose=False)
+    assert made is not None
+    made.save(str(tmp_path / "loop.onnx"))
+    session = OnnxSession(tmp_path / "loop.onnx")
+    for rows, scale in ((1, 1.0), (3, 0.05), (4, 7.0), (2, 50.0)):
+        x = torch.rand(rows, 4) * scale + 0.1
+        with torch.no_grad():
+            expected = eager(x)
+        torch.testing.assert_close(program.module()(x), expected, rtol=1e-5, atol=1e-5)
+        flat = list(expected) if isinstance(expected, tuple) else [expected]
+        torch.testing.assert_close(list(session.run([x])), flat, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "why"), [(Growing, "does not take that of"), (Written, "written into"), (Branching, "does not take")]
+)
+def test_what_the_program_could_not_do_is_refused(module: type[nn.Module], why: str) -> None:
+    call = ExportCall(module=module(), args=(torch.rand(3, 4) + 1,))
+    with (
+        pytest.raises(NotApplicable, match=why),
+        apply_shims([find("while-as-while-loop")], call) as changed,
+    ):
+        export_program(changed)
