@@ -634,19 +634,22 @@ class Bounded(nn.Module):
 
 
 def build():
-    other = [((torch.ones(20, 4),), {}), ((torch.zeros(5, 4),), {})]
+    other = [((torch.ones(20, 4, dtype=DTYPE),), {}), ((torch.zeros(5, 4, dtype=DTYPE),), {})]
     shapes = {"x": {0: torch.export.Dim.DYNAMIC}} if DYNAMIC else None
-    return {"module": Bounded().eval(), "args": (torch.ones(5, 4),), "more_inputs": other, "dynamic_shapes": shapes}
+    args = (torch.ones(5, 4, dtype=DTYPE),)
+    return {"module": Bounded().eval(), "args": args, "more_inputs": other, "dynamic_shapes": shapes}
 """
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
 def test_inputs_of_the_users_that_the_program_refuses_are_told_with_the_guard_and_the_next_command(
-    tmp_path: Path,
+    tmp_path: Path, dtype: str
 ) -> None:
-    """Story: a tick, and no word of what fixed the sizes or of the command that finds it out."""
+    """Stories: a tick, and no word of what fixed the sizes or of the command that finds it out; of whole numbers the
+    refused set was also called between two calls of the example, whose numbers were then said to be wrong."""
     file = tmp_path / "bounded.py"
-    file.write_text(f"DYNAMIC = True\n{BOUNDED}")
+    file.write_text(f"DYNAMIC = True\n{BOUNDED}".replace("DTYPE", f"torch.{dtype}"))
     report = scan_file(file)
     assert [part.verdict for part in report.parts] == ["passes"]
     (note,) = (note for note in report.notes if "refuses" in note)
@@ -660,7 +663,7 @@ def test_inputs_of_the_users_that_the_program_refuses_are_told_with_the_guard_an
 @pytest.mark.slow
 def test_inputs_of_other_sizes_are_not_dropped_unsaid_where_no_dynamic_shapes_are_given(tmp_path: Path) -> None:
     file = tmp_path / "bounded.py"
-    file.write_text(f"DYNAMIC = False\n{BOUNDED}")
+    file.write_text(f"DYNAMIC = False\n{BOUNDED}".replace("DTYPE", "torch.float32"))
     said = "1 input set has other sizes or plain values than the example, and it was not used: without dynamic_shapes"
     assert [note for note in scan_file(file).notes if said in note]
     asked = scan_file(file, build=BuildOptions(static=True))

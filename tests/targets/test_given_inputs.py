@@ -247,6 +247,12 @@ def test_inputs_of_a_file_are_those_of_the_part(folder: Path, tmp_path: Path, ki
         ("in.py:made", b"def other(model): ...", "defines no 'made'"),
         ("in.py:made", b"def made(model): return 7", "holds a int|holds an int"),
         ("in.py:made", b"def made(model): raise KeyError('nothing')", "KeyError"),
+        ("in.py:made", b"def made(): raise KeyError('nothing')", r"in.py:made\(\) failed: KeyError"),
+        (
+            "in.py:made",
+            b"import torch\ndef made(): return {'input_ids': torch.zeros(1, 2, dtype=torch.long, device='meta')}",
+            "cannot be moved to cpu",
+        ),
         ("in.pt", b"no archive", "cannot be read as inputs"),
         ("in.safetensors", b"\0" * 20, "cannot be read as inputs"),
     ],
@@ -260,6 +266,19 @@ def test_a_file_that_is_none_is_refused_in_one_line(
         built(folder, inputs=str(tmp_path / name)).part("default")
     assert refused.value.exit_code in (2, 3)
     assert "\n" not in refused.value.line()
+    assert "small model" not in refused.value.line()  # a file is as wrong for any model
+
+
+@pytest.mark.slow
+def test_a_mapping_of_a_function_without_the_model_keeps_its_dtypes(folder: Path, tmp_path: Path) -> None:
+    """Stories: what a tokenizer gives was "a BatchEncoding"; float64 became float32 without a word."""
+    (tmp_path / "in.py").write_text(
+        "import torch\nfrom collections import UserDict\n\n\ndef made():\n"
+        "    return UserDict(inputs_embeds=torch.zeros(2, 5, 16, dtype=torch.float64))\n"
+    )
+    for dtype in ("auto", "float32"):
+        part = built(folder, inputs=f"{tmp_path / 'in.py'}:made", weights="random", dtype=dtype).part("default")
+        assert part.kwargs["inputs_embeds"].dtype is torch.float64
 
 
 def test_another_file_is_another_target(folder: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from exportdoctor.report.wording.findings import next_step
 from scanning import scan_file
 
 pytestmark = pytest.mark.slow
@@ -68,5 +69,15 @@ def test_memory_is_told_with_the_line_that_takes_it(tmp_path: Path) -> None:
     file.write_text(f"{HEAD}{MEMORY}{TAIL}")
     (finding,) = scan_file(file, heavy=100.0).findings
     assert (finding.module, finding.kind) == ("own", "costly")
+    assert finding.exception.message.endswith("% of it went to the model's own code")
+    assert "outside forward" in next_step(finding)
     assert finding.exception.type.endswith("HeavyExport")
     assert finding.source == "large = np.ones(30_000_000)"
+
+
+@pytest.mark.long
+def test_both_limits_are_told_where_both_are_exceeded(tmp_path: Path) -> None:
+    file = tmp_path / "memory.py"
+    file.write_text(f"{HEAD}{MEMORY}{TAIL}")
+    finding = scan_file(file, slow=0.001, heavy=100.0).findings[0]
+    assert re.search(r"s of processor time: more than 0.001 s; and \d+ MiB of memory: more than 100 MiB", str(finding))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from exportdoctor.shims import ExportCall
 from exportdoctor.targets.built import BuiltPart, Inputs
-from exportdoctor.targets.eager import CallResult, run_calls
+from exportdoctor.targets.eager import CallResult, copy_inputs, run_calls
 from exportdoctor.targets.sizes.other_sizes import following_sizes, resize_inputs
 from exportdoctor.torch_internals.program_checks import guards_of, violated_guards
 from exportdoctor.worker.prove.compare_calls import compare_calls
@@ -24,7 +24,7 @@ from exportdoctor.worker.prove.compare_outputs import compare_outputs
 from exportdoctor.worker.prove.cure_inputs import change_layout, cure_inputs, drawer_for, resample_numbers
 from exportdoctor.worker.prove.drawn_values import draw_like, write
 from exportdoctor.worker.prove.input_meaning import draw_boundaries
-from exportdoctor.worker.prove.input_set import InputSet
+from exportdoctor.worker.prove.input_set import InputSet, run_in_eager
 from exportdoctor.worker.prove.object_walk import tensors_by_path
 from exportdoctor.worker.prove.proof_inputs import sizes_title
 from exportdoctor.worker.translate.onnx_program import flat_inputs, translate
@@ -508,3 +508,24 @@ def test_whole_numbers_of_one_byte_are_drawn_as_such(dtype: torch.dtype) -> None
 
     write(torch.ones(3, dtype=dtype), draw)
     assert seen == [dtype]
+
+
+class Endless(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        while x.sum() > 1:
+            x = x * 0.5 if x[0] < 100 else x * 1.0
+        return x
+
+
+def test_inputs_with_which_eager_comes_to_no_end_are_left_out() -> None:
+    module = Endless()
+    run_calls(module, [((torch.ones(3),), {})])
+    assert run_in_eager(module, [((torch.full((3,), 200.0),), {})]) is None
+    assert run_in_eager(module, [((torch.ones(3),), {})]) is not None
+
+
+def test_a_copy_of_what_a_graph_of_gradients_made_records_gradients_as_it_does() -> None:
+    made = torch.ones(3, requires_grad=True) * 2
+    (copied,), _ = copy_inputs(((made,), {}))
+    assert torch.equal(copied, made)
+    assert (copied.requires_grad, copied.data_ptr() == made.data_ptr()) == (True, False)

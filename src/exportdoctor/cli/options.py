@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from exportdoctor.cli.complete_words import complete_parts
 
@@ -72,6 +73,13 @@ class OutFolderType(click.Path):
         return super().convert(value, param, ctx)
 
 
+def refuse_empty(context: click.Context, option: click.Parameter, value: str) -> str:
+    """The value of a file's option, which is not an empty string unless it was not given."""
+    if value == "" and context.get_parameter_source(option.name or "") is not ParameterSource.DEFAULT:
+        raise click.BadParameter("the name is empty", ctx=context, param=option)
+    return value
+
+
 def absolute_inputs(given: str) -> str:
     """What `--inputs` says, with the file's whole path: a run may be continued from another folder."""
     return os.path.abspath(os.path.expanduser(given)) if given else ""
@@ -120,7 +128,9 @@ INPUTS = click.option(
     "--inputs",
     default="",
     metavar="FILE",
-    help="Inputs of the whole model: FILE.py:FUNCTION, FILE.pt or FILE.safetensors. By default they are made.",
+    callback=refuse_empty,
+    help="Inputs of the whole model: FILE.py:FUNCTION, whose function may take the model, FILE.pt or FILE.safetensors. "
+    "By default they are made.",
 )
 STATIC = click.option(
     "--static",

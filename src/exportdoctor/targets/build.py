@@ -17,6 +17,7 @@ from exportdoctor.targets.built import BuiltTarget, Substitution
 from exportdoctor.targets.configuration import ConfigurationPlan
 from exportdoctor.targets.eager import blame_target, run_once
 from exportdoctor.targets.factory.factory_plan import FactoryPlan, build_factory
+from exportdoctor.targets.inputs_file import InputsFileError
 from exportdoctor.targets.model.checkpoint import find_checkpoint, load_checkpoint
 from exportdoctor.targets.model.device import choose_device, choose_dtype, count_parameters, dtype_name
 from exportdoctor.targets.model.experts import (
@@ -181,6 +182,8 @@ def _runnable_form(
             form = make()
             form = form if form is subject else dataclasses.replace(form, search=subject.search)
             part = _whole_part(plan, form)
+        except InputsFileError:
+            raise  # it has no form that could differ
         except TargetError as error:
             first, last = error if first is None or not what else first, error  # repairs know more
             continue

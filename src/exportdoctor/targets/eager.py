@@ -5,13 +5,18 @@ from __future__ import annotations
 import copy
 import errno
 import logging
+import math
 import re
+import signal
+import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from exportdoctor.core.errors import ExportdoctorError, MissingPackageError, TargetError
 from exportdoctor.core.exception_text import summary, text_of
@@ -33,12 +38,16 @@ _REQUIRES = re.compile(r"requires the ([\w.-]+) library")
 _BUILT_FOR_TORCH = frozenset({"torchvision", "torchaudio", "torchcodec"})
 _LONGEST_LINE, _LINES = 300, 8
 """Characters of a line of a stack, and lines of the exception at its end."""
+_TIMES, _LEAST_SECONDS = 50, 3.0
+"""The limit of a call: so many times the fastest one before, and so many seconds of processor time at least."""
+_SECONDS: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()
+"""The processor time of the fastest call of each module."""
 FIX_FIRST = "The model fails before any export; fix the model or its inputs first"
 
 
 def copy_inputs(value: Any) -> Any:
-    """A deep copy of a call's inputs or outputs, also of compressed sparse tensors and of tensor subclasses, of which
-    torch makes none."""
+    """A deep copy of a call's inputs or outputs, also of compressed sparse tensors, of tensor subclasses and of tensors
+    that a graph of gradients made, of which torch makes none."""
     from torch import Tensor
     from torch.overrides import TorchFunctionMode
 
@@ -49,7 +58,7 @@ def copy_inputs(value: Any) -> Any:
             tensor, memo = args
             if has_own_functions(tensor):
                 return memo.setdefault(id(tensor), copy_with_class(tensor))
-            if tensor.layout not in _compressed_layouts():
+            if tensor.layout not in _compressed_layouts() and tensor.is_leaf:
                 return func(*args, **(kwargs or {}))
             return memo.setdefault(id(tensor), tensor.detach().clone().requires_grad_(tensor.requires_grad))
 
@@ -81,6 +90,30 @@ class CallResult:
     numbers: dict[str, Any] = field(default_factory=dict)
 
 
+class NoEnd(BaseException):
+    """A call takes far longer than others of its module did. No code of the user's catches it with `Exception`."""
+
+
+@contextmanager
+def end_long_calls(module: nn.Module, calls: int) -> Iterator[None]:
+    """Raises NoEnd within it once the calls take more than `_TIMES` the processor time of the module's fastest call
+    before, and some seconds: a loop that values end may have no end for other values."""
+    if module not in _SECONDS or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise NoEnd
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, calls * max(_LEAST_SECONDS, _TIMES * _SECONDS[module]))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
 def run_calls(
     module: nn.Module,
     calls: Sequence[Inputs],
@@ -100,7 +133,9 @@ def run_calls(
         first = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
         for call in calls:
             given = copy_inputs(call)
+            began = time.process_time()
             made = how(given) if how is not None else module(*given[0], **given[1])
+            _SECONDS[module] = min(time.process_time() - began, _SECONDS.get(module, math.inf))
             output, after = copy_inputs((made, given))
             buffers = {
                 name: buffer.detach().clone()

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from exportdoctor.core.errors import UsageError
+from exportdoctor.core.errors import TargetError, UsageError
 from exportdoctor.core.file_hash import file_sha256
 from exportdoctor.targets.factory.factory_file import check_factory
 
 KINDS = "Give FILE.py:FUNCTION, FILE.pt or FILE.safetensors"
+
+
+class InputsFileError(TargetError):
+    """A file of inputs that cannot be read, or holds no inputs; the model has no part in it."""
+
+
+@contextmanager
+def name_inputs_file() -> Iterator[None]:
+    """Within it a TargetError is one of the file of inputs."""
+    try:
+        yield
+    except TargetError as error:
+        raise InputsFileError(error.message, hint=error.hint, stack=error.stack) from error
 
 
 def check_inputs_file(given: str) -> None:

@@ -283,7 +283,7 @@ class OpenTarget:
                 errors.append((plan.options.image_size != self.plan.options.image_size, error))
         _, first = min(errors, key=itemgetter(0))
         why = first.message if isinstance(first, TargetError) else summary(first)
-        raise TargetError(f"There is no small model: {why[:1].lower()}{why[1:]}") from first
+        raise TargetError(f"There is no small model: {why}") from first
 
     def _small_model(self, plan: ConfigurationPlan) -> BuiltTarget:
         """Built once for all parts. Raises TargetError where it cannot be built."""

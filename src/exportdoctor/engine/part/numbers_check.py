@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence
 
 import msgspec
 
@@ -65,16 +66,24 @@ def numbers_steps_of_small_model(part: PartDiagnosis, small: Probe) -> ProbeStep
 
 def _judge_numbers(outcome: Outcome) -> NumbersCheck:
     """What the rows say. A program may refuse other sizes than the example's; it may not compute them wrongly."""
-    wrong = next((row for row in outcome.numbers if not (row.holds or row.says_nothing or _is_refused(row))), None)
-    proof = proof_of_rows(outcome.numbers, refused=_is_refused) if outcome.numbers else None
+    rows = _without_repeated_refusals(outcome.numbers)
+    wrong = next((row for row in rows if not (row.holds or row.says_nothing or _is_refused(row))), None)
+    proof = proof_of_rows(rows, refused=_is_refused) if rows else None
     if wrong is not None:
         return NumbersCheck(verdict="differs", proof=proof, note=wording.numbers_of_pass_differ(wrong))
-    if silent := next((row.trouble for row in outcome.numbers if row.kind == "example" and row.says_nothing), ""):
+    if silent := next((row.trouble for row in rows if row.kind == "example" and row.says_nothing), ""):
         return NumbersCheck(verdict="unknown", note=silent)
     if proof is None or not proof.inputs_tried:
         return NumbersCheck(verdict="unknown", note=wording.not_compared(outcome))
-    refused = next((row.trouble for row in outcome.numbers if _is_refused(row)), "")
+    refused = next((row.trouble for row in rows if _is_refused(row)), "")
     return NumbersCheck(verdict="agrees", proof=proof, note=refused)
+
+
+def _without_repeated_refusals(rows: Sequence[Agreement]) -> tuple[Agreement, ...]:
+    """The rows without those of calls of which one is of sizes that the program refuses, as it says in the same words;
+    these sizes have a row of their own."""
+    refused = {row.trouble for row in rows if _is_refused(row)}
+    return tuple(row for row in rows if not (row.kind == "others_between" and row.refused and row.trouble in refused))
 
 
 def _is_refused(row: Agreement) -> bool:

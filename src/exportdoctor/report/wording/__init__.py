@@ -42,6 +42,7 @@ from exportdoctor.report.wording.findings import (
     export_ended,
     expression,
     heavy_export,
+    heavy_too,
     issue_advice,
     kill_message,
     next_step,
@@ -157,7 +158,7 @@ from exportdoctor.report.wording.version_searches import (
 )
 
 __all__ = [
-    "heavy_export", "slow_export",
+    "heavy_export", "heavy_too", "slow_export",
     "bundle_recipient", "bundle_search", "issue_met_in", "issue_not_in_eager",
     "AGREEMENT_HEADER", "ASCII_SYMBOLS", "DOCUMENTED", "EXPORT_LABEL", "ISSUE_HEADINGS", "PARTS_HEADER", "STATUS_WORDS",
     "SEEN_VERSIONS", "SYMBOLS", "VERDICT_STATUS", "agreement_cell", "agreement_line", "build_ended",

@@ -57,6 +57,11 @@ def heavy_export(memory_mb: float, limit_mb: float) -> str:
     return f"It exports, but takes {memory_mb:,.0f} MiB of memory: more than {limit_mb:,.0f} MiB"
 
 
+def heavy_too(memory_mb: float, limit_mb: float) -> str:
+    """What follows `slow_export` where the memory exceeds its limit as well."""
+    return f"; and {memory_mb:,.0f} MiB of memory: more than {limit_mb:,.0f} MiB"
+
+
 def cost_share(work: str, share: float, expression: str) -> str:
     """On what most of the cost went; empty where that is not known."""
     about = f", at last on {expression}" if expression else ""

@@ -267,6 +267,11 @@ _CAUSES = (
         lambda *_: "Pass a padded tensor with a mask or the lengths in place of the nested one.",
         lambda *_: "A nested (jagged) tensor is traced, for whose sizes torch.export has no symbols.",
     ),
+    _Cause(
+        FailureKind.COSTLY,
+        r"went to the model's own code$",
+        lambda *_: "Compute it outside forward: in the constructor, or in what makes the inputs.",
+    ),
     _Cause(FailureKind.PYTHON_ERROR, r"its data is not allocated yet", _values_in_a_list),
     _Cause(
         FailureKind.PYTHON_ERROR,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.errors import TargetError, UsageError
-from exportdoctor.targets.built import BuiltPart
+from exportdoctor.targets.built import BuiltPart, Inputs
 from exportdoctor.targets.eager import blame_target
 from exportdoctor.targets.factory.factory_answer import check_answer
 from exportdoctor.targets.factory.factory_file import import_factory_file
-from exportdoctor.targets.inputs_file import KINDS, split_inputs
+from exportdoctor.targets.inputs_file import KINDS, name_inputs_file, split_inputs
 from exportdoctor.targets.sizes.dynamic_shapes import axes_of, dynamic_title
+from exportdoctor.targets.sizes.other_sizes import same_shapes
 
 if TYPE_CHECKING:
     from exportdoctor.targets.parts.model_context import ModelContext
@@ -22,25 +25,32 @@ _KEYS = {"args", "kwargs", "dynamic_shapes", "more_inputs"}
 def given_part(subject: ModelContext) -> BuiltPart:
     """The whole model with the inputs of `options.inputs`, moved to its device."""
     path, function = split_inputs(subject.options.inputs)
-    answer = check_answer({"module": subject.model, **_read(path, function, subject)}, name=subject.options.inputs)
+    with name_inputs_file():
+        answer = check_answer({"module": subject.model, **_read(path, function, subject)}, name=subject.options.inputs)
     shapes = None if subject.options.static else answer.dynamic_shapes
     axes = axes_of(subject.model, (answer.args, answer.kwargs), shapes)
+    example: Inputs = (answer.args, answer.kwargs)
+    more = tuple(one for one in answer.more_inputs if shapes or same_shapes(one, example))
+    with name_inputs_file(), blame_target(f"The inputs of {path.name} cannot be moved to {subject.device}"):
+        (args, kwargs), *others = (subject.place_given(one) for one in (example, *more))
     return BuiltPart(
         name="default",
         title=dynamic_title(axes),
         module=subject.model,
         prefix="",
-        args=subject.place(answer.args),
-        kwargs=subject.place(answer.kwargs),
+        args=args,
+        kwargs=kwargs,
         dynamic_shapes=shapes,
-        more_inputs=tuple(subject.place(more) for more in answer.more_inputs) if shapes else (),
+        more_inputs=tuple(others),
+        unused=0 if subject.options.static else len(answer.more_inputs) - len(more),
         axes=axes,
     )
 
 
 def _read(path: Path, function: str, subject: ModelContext) -> dict[str, Any]:
     found = _call(path, function, subject) if path.suffix == ".py" else _load(path)
-    if isinstance(found, dict):
+    if isinstance(found, Mapping):  # as what a tokenizer gives
+        found = dict(found)
         return found if found.keys() <= _KEYS and found else {"kwargs": found}
     if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], tuple) and isinstance(found[1], dict):
         return {"args": found[0], "kwargs": found[1]}
@@ -58,8 +68,18 @@ def _call(path: Path, function: str, subject: ModelContext) -> Any:
     made = getattr(module, function, None)
     if not callable(made):
         raise UsageError(f"{path.name} defines no function {function!r}", hint=KINDS)
-    with blame_target(f"{path.name}:{function}(model) failed"):
-        return made(subject.model)
+    given = (subject.model,) if _takes_model(made) else ()
+    with blame_target(f"{path.name}:{function}({'model' * len(given)}) failed"):
+        return made(*given)
+
+
+def _takes_model(function: Callable[..., Any]) -> bool:
+    """Whether the function has a parameter for the model."""
+    try:
+        kinds = {one.kind for one in inspect.signature(function).parameters.values()}
+    except (TypeError, ValueError):
+        return True
+    return bool(kinds - {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD})
 
 
 def _load(path: Path) -> Any:

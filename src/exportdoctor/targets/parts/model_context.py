@@ -145,11 +145,26 @@ class ModelContext:
         values = torch.randn(shape, generator=torch.Generator().manual_seed(SEED))
         return values.to(device=self.device, dtype=self.dtype)
 
-    def place(self, value: Any) -> Any:
-        """Every tensor in `value` on the device, floating ones in the model's dtype, fake beside fake weights."""
+    def place_given(self, value: Any) -> Any:
+        """As `place` for what the user gave: of another dtype only where `--dtype` asks for it, or the small model has
+        another one. float64, which no model has unless it is asked for, stays."""
         import torch
 
-        placed = move(value, device=self.device, dtype=self.dtype)
+        if self.options.dtype == "auto":
+            return self._fake(move(value, device=self.device, dtype=None))
+
+        def convert(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor if tensor.dtype is torch.float64 else move(tensor, device=None, dtype=self.dtype)
+
+        return self._fake(move(tree_map_only(torch.Tensor, convert, value), device=self.device, dtype=None))
+
+    def place(self, value: Any) -> Any:
+        """Every tensor in `value` on the device, floating ones in the model's dtype, fake beside fake weights."""
+        return self._fake(move(value, device=self.device, dtype=self.dtype))
+
+    def _fake(self, placed: Any) -> Any:
+        import torch
+
         fake = self.fake
         if fake is None:
             return placed

@@ -34,6 +34,7 @@ _EVERY = 0.01
 """Seconds between two samples."""
 _MODULE_CALL = torch.nn.Module.__call__.__code__
 _MOST_TERMS = 40
+_OWN_CODE = "the model's own code"
 _SYMBOLIC = ("symbolic algebra", "guards on symbolic sizes")
 # the work of a tracer by the file that does it, innermost frame first
 _WORK = (
@@ -118,7 +119,7 @@ class CostSamples:
             place.modules.add(module)
             for axis, weight in enumerate(weights):
                 place.weights[axis] += weight
-            work = _work_of(frame.f_code.co_filename) or work
+            work = _OWN_CODE if is_user_frame(frame) else _work_of(frame.f_code.co_filename) or work
         for axis, weight in enumerate(weights):
             self.root.weights[axis] += weight
             self.work[axis][work] = self.work[axis].get(work, 0.0) + weight
@@ -130,7 +131,8 @@ class CostSamples:
         slow, heavy, seconds = self.probe.slow, self.probe.heavy, self.seconds
         with self._lock:
             if slow is not None and seconds > slow:
-                return self._failure(0, SLOW_EXPORT, wording.slow_export(seconds, slow), names, stage)
+                more = wording.heavy_too(self.peak_mb, heavy) if heavy is not None and self.peak_mb > heavy else ""
+                return self._failure(0, SLOW_EXPORT, wording.slow_export(seconds, slow) + more, names, stage)
             if heavy is not None and self.peak_mb > heavy:
                 return self._failure(1, HEAVY_EXPORT, wording.heavy_export(self.peak_mb, heavy), names, stage)
         return None
