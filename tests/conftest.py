@@ -14,9 +14,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 """A GPU is looked for without CUDA's driver: a process that has started it cannot fork attempts that use it."""
 
-settings.register_profile("day", derandomize=True)
+settings.register_profile("day", derandomize=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "day"))
-"""By day each search draws the same cases, so that a change is to blame for what it finds; by night others."""
+"""By day each search draws the same cases, so that a change is to blame for what it finds; by night others. No case
+has a deadline: the machine may be busy."""
 
 
 @pytest.fixture(autouse=True)

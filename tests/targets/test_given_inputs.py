@@ -243,7 +243,7 @@ def test_inputs_of_a_file_are_those_of_the_part(folder: Path, tmp_path: Path, ki
     [
         ("in.txt", b"", "is no file of inputs"),
         ("absent.pt", None, "There is no file"),
-        ("in.py", b"x = 1", "names no factory"),
+        ("in.py", b"x = 1", "names no function"),
         ("in.py:made", b"def other(model): ...", "defines no 'made'"),
         ("in.py:made", b"def made(model): return 7", "holds a int|holds an int"),
         ("in.py:made", b"def made(model): raise KeyError('nothing')", "KeyError"),

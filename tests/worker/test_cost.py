@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from exportdoctor.core.errors import UsageError
 from exportdoctor.report.wording.findings import next_step
+from exportdoctor.repro.find_probe import probe_of
 from scanning import scan_file
 
 pytestmark = pytest.mark.slow
@@ -71,6 +73,8 @@ def test_memory_is_told_with_the_line_that_takes_it(tmp_path: Path) -> None:
     assert (finding.module, finding.kind) == ("own", "costly")
     assert finding.exception.message.endswith("% of it went to the model's own code")
     assert "outside forward" in next_step(finding)
+    with pytest.raises(UsageError, match="F1 exports, so that no script fails"):
+        probe_of((), finding)
     assert finding.exception.type.endswith("HeavyExport")
     assert finding.source == "large = np.ones(30_000_000)"
 

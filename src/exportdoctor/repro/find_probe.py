@@ -7,6 +7,7 @@ import msgspec
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.identity import NameFreeSignature, name_free_signature
+from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.protocol.repro import ReproducedFailure
@@ -37,8 +38,8 @@ def probe_of(events: tuple[ev.AnyEvent, ...], finding: Finding) -> Probe:
 
     What only the search for a cure met may be known of the small model alone.
     """
-    if finding.locate:
-        hint = f"Run {finding.locate}"
+    if finding.locate or finding.kind is FailureKind.COSTLY:
+        hint = f"Run {finding.locate}" if finding.locate else f"See exportdoctor explain {finding.id}"
         raise UsageError(f"{finding.id} exports, so that no script fails in the same way", hint=hint)
     found = [
         event for event in events

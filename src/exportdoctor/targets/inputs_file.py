@@ -30,7 +30,7 @@ def check_inputs_file(given: str) -> None:
     """Raise UsageError where the file cannot be one of inputs. Runs nothing."""
     path, function = split_inputs(given)
     if path.suffix == ".py":
-        check_factory(path, name=function)
+        check_factory(path, name=function, what="function that makes inputs")
     elif path.suffix not in (".pt", ".pth", ".safetensors"):
         raise UsageError(f"{given!r} is no file of inputs", hint=KINDS)
     elif not path.is_file():

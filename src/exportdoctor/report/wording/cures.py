@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.run.report import Alternative, NumbersCheck, PartRecord, Prescription, Proof, Report
 from exportdoctor.core.scan_options import DEFAULTS
 from exportdoctor.report.wording.export import says_unloadable
@@ -311,7 +312,7 @@ def next_commands(report: Report) -> tuple[tuple[str, str], ...]:
         commands.append((f"exportdoctor explain {first}", "why it fails, and how to rewrite the line"))
         if locate := report.findings[0].locate:
             commands.append((locate, "the node and the line where the numbers begin to differ, if there is one"))
-        else:
+        elif report.findings[0].kind is not FailureKind.COSTLY:
             commands.append((f"exportdoctor repro {first}", "a minimal script that fails in the same way"))
     part = next((part for part in report.parts if exports_with_shims(part) or _passes_by_default(part)), None)
     if part is not None and not part.only:

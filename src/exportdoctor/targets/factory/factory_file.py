@@ -20,8 +20,9 @@ _DEFINE_ANY = frozenset({"globals", "vars", "locals", "exec", "setattr"})
 """Functions by which a file may define names that its text does not show."""
 
 
-def check_factory(file: Path, *, name: str) -> None:
-    """Raise `UsageError` unless the file defines `name`, and `TargetError` if it is not Python. Runs nothing."""
+def check_factory(file: Path, *, name: str, what: str = "factory") -> None:
+    """Raise `UsageError` unless the file defines `name`, which is a `what`, and `TargetError` if it is not Python. Runs
+    nothing."""
     if not file.is_file():
         raise UsageError(f"There is no file {str(file)!r}", hint="Give file.py:factory, relative to the current folder")
     tree = _parse(file)
@@ -30,7 +31,7 @@ def check_factory(file: Path, *, name: str) -> None:
     if not name:
         likely = [one for one in functions if one == "build"] or list(functions) or ["build"]
         hint = f"Give {file}:{likely[0]}" if len(likely) == 1 else f"Give {file}:NAME, one of: {', '.join(likely)}"
-        raise UsageError(f"{str(file)!r} names no factory", hint=hint)
+        raise UsageError(f"{str(file)!r} names no {what}", hint=hint)
     if name not in names and "*" not in names:
         meant = did_you_mean(name, names)
         found = ", ".join(functions) or "no functions"
