@@ -209,10 +209,47 @@ class Growing(nn.Module):
 class Written(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = x
-        while y.sum() > 1e6:
+        while y.sum() > 1:
             y = y / 2
         y += 1
         return y + x
+
+
+class Shared(nn.Module):
+    """A step gives a row of a tensor that is written into later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = torch.arange(12.0).reshape(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found, n = x, 0
+        while n < 3 and found.sum() < 30:
+            found = self.rows[n]
+            n += 1
+        self.rows.mul_(0.5)
+        return found
+
+
+class Summing(nn.Module):
+    """A flag becomes a number."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Any
+        found, y = False, x
+        while y.sum() > 1:
+            found = found + (y > 0.2).sum()
+            y = y * 0.5
+        return y * found
+
+
+class Sometimes(nn.Module):
+    """The example takes no step."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        while x.sum() > 1e6:
+            x = x / 2
+        return x
 
 
 class Branching(nn.Module):
@@ -251,9 +288,57 @@ def test_the_program_and_its_onnx_file_take_as_many_steps_as_eager(module: type[
         torch.testing.assert_close(list(session.run([x])), flat, rtol=1e-4, atol=1e-4)
 
 
+class Left(nn.Module):
+    """What is read behind the outer loop was bound anew in its body, but not where that is left."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x
+        for i in range(3):
+            while y.sum() > 1:
+                y = y * 0.5
+            if i == 1:
+                break
+            y = x + i
+        return y
+
+
+class Always(nn.Module):
+    """The flag of the model is a plain one, and a name is read by a `finally`."""
+
+    flag = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x
+        try:
+            while self.flag and y.sum() > 1:
+                y = y * 0.5
+            return x
+        finally:
+            x = y
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", [Left, Always])
+def test_names_are_carried_on_every_way_out_of_a_loop(module: type[nn.Module]) -> None:
+    eager = module()
+    call = ExportCall(module=eager, args=(torch.ones(3) * 2,))
+    with apply_shims([find("while-as-while-loop")], call) as changed:
+        program = export_program(changed).module()
+    for scale in (0.1, 1.0, 50.0):
+        assert torch.equal(program(torch.ones(3) * scale), eager(torch.ones(3) * scale))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("module", "why"), [(Growing, "does not take that of"), (Written, "written into"), (Branching, "does not take")]
+    ("module", "why"),
+    [
+        (Growing, "does not take that of"),
+        (Written, "written into"),
+        (Branching, "does not take"),
+        (Shared, "shares memory"),
+        (Summing, "of several kinds"),
+        (Sometimes, "no eager run takes a step"),
+    ],
 )
 def test_what_the_program_could_not_do_is_refused(module: type[nn.Module], why: str) -> None:
     call = ExportCall(module=module(), args=(torch.rand(3, 4) + 1,))

@@ -38,8 +38,9 @@ _REQUIRES = re.compile(r"requires the ([\w.-]+) library")
 _BUILT_FOR_TORCH = frozenset({"torchvision", "torchaudio", "torchcodec"})
 _LONGEST_LINE, _LINES = 300, 8
 """Characters of a line of a stack, and lines of the exception at its end."""
-_TIMES, _LEAST_SECONDS = 50, 3.0
-"""The limit of a call: so many times the fastest one before, and so many seconds of processor time at least."""
+_TIMES, _LEAST_SECONDS, _AGAIN = 50, 3.0, 0.5
+"""The limit of a call: so many times the fastest one before, and so many seconds of processor time at least. After it
+the call is ended, and again after some time where the model's code catches that."""
 _SECONDS: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()
 """The processor time of the fastest call of each module."""
 FIX_FIRST = "The model fails before any export; fix the model or its inputs first"
@@ -60,6 +61,9 @@ def copy_inputs(value: Any) -> Any:
                 return memo.setdefault(id(tensor), copy_with_class(tensor))
             if tensor.layout not in _compressed_layouts() and tensor.is_leaf:
                 return func(*args, **(kwargs or {}))
+            if tensor.layout not in _compressed_layouts():
+                copied = copy.deepcopy(tensor.detach(), memo).requires_grad_(tensor.requires_grad)
+                return memo.setdefault(id(tensor), copied)
             return memo.setdefault(id(tensor), tensor.detach().clone().requires_grad_(tensor.requires_grad))
 
     with Copies():
@@ -95,23 +99,28 @@ class NoEnd(BaseException):
 
 
 @contextmanager
-def end_long_calls(module: nn.Module, calls: int) -> Iterator[None]:
-    """Raises NoEnd within it once the calls take more than `_TIMES` the processor time of the module's fastest call
+def _end_long_call(module: nn.Module) -> Iterator[None]:
+    """Raises NoEnd within it once the call takes more than `_TIMES` the processor time of the module's fastest call
     before, and some seconds: a loop that values end may have no end for other values."""
     if module not in _SECONDS or threading.current_thread() is not threading.main_thread():
         yield
         return
+    ended = []
 
     def stop(*_: object) -> None:
+        ended.append(True)
         raise NoEnd
 
     before = signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, calls * max(_LEAST_SECONDS, _TIMES * _SECONDS[module]))
+    seconds = max(_LEAST_SECONDS, _TIMES * _SECONDS[module])
+    signal.setitimer(signal.ITIMER_PROF, seconds, _AGAIN)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
+    if ended:
+        raise NoEnd  # the model's code caught it
 
 
 def run_calls(
@@ -120,11 +129,13 @@ def run_calls(
     *,
     how: Callable[[Inputs], Any] | None = None,
     notes_state: bool = False,
+    must_end: bool = False,
 ) -> tuple[CallResult, ...]:
     """The results of the calls one after the other, without gradients; state is kept between them.
 
     `how` calls the module with a copy of the inputs. `notes_state`: the results have their `numbers`. The module is
-    restored afterwards. Raises what the module raises.
+    restored afterwards. Raises what the module raises, and NoEnd, if they `must_end`, where a call takes far longer
+    than others did.
     """
     import torch
 
@@ -134,7 +145,8 @@ def run_calls(
         for call in calls:
             given = copy_inputs(call)
             began = time.process_time()
-            made = how(given) if how is not None else module(*given[0], **given[1])
+            with _end_long_call(module) if must_end else nullcontext():
+                made = how(given) if how is not None else module(*given[0], **given[1])
             _SECONDS[module] = min(time.process_time() - began, _SECONDS.get(module, math.inf))
             output, after = copy_inputs((made, given))
             buffers = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from exportdoctor.core.errors import TargetError, UsageError
+from exportdoctor.core.errors import MissingPackageError, TargetError, UsageError
 from exportdoctor.core.file_hash import file_sha256
 from exportdoctor.targets.factory.factory_file import check_factory
 
@@ -22,6 +22,8 @@ def name_inputs_file() -> Iterator[None]:
     """Within it a TargetError is one of the file of inputs."""
     try:
         yield
+    except MissingPackageError:
+        raise
     except TargetError as error:
         raise InputsFileError(error.message, hint=error.hint, stack=error.stack) from error
 

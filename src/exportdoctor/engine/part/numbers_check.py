@@ -83,7 +83,11 @@ def _without_repeated_refusals(rows: Sequence[Agreement]) -> tuple[Agreement, ..
     """The rows without those of calls of which one is of sizes that the program refuses, as it says in the same words;
     these sizes have a row of their own."""
     refused = {row.trouble for row in rows if _is_refused(row)}
-    return tuple(row for row in rows if not (row.kind == "others_between" and row.refused and row.trouble in refused))
+
+    def repeats(row: Agreement) -> bool:
+        return row.kind == "others_between" and row.refused and not row.made_up and row.trouble in refused
+
+    return tuple(row for row in rows if not repeats(row))
 
 
 def _is_refused(row: Agreement) -> bool:

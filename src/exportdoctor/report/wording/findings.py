@@ -59,7 +59,7 @@ def heavy_export(memory_mb: float, limit_mb: float) -> str:
 
 def heavy_too(memory_mb: float, limit_mb: float) -> str:
     """What follows `slow_export` where the memory exceeds its limit as well."""
-    return f"; and {memory_mb:,.0f} MiB of memory: more than {limit_mb:,.0f} MiB"
+    return f". It also takes {memory_mb:,.0f} MiB of memory: more than {limit_mb:,.0f} MiB"
 
 
 def cost_share(work: str, share: float, expression: str) -> str:

@@ -269,7 +269,7 @@ _CAUSES = (
     ),
     _Cause(
         FailureKind.COSTLY,
-        r"went to the model's own code$",
+        r"went to the model's own code",
         lambda *_: "Compute it outside forward: in the constructor, or in what makes the inputs.",
     ),
     _Cause(FailureKind.PYTHON_ERROR, r"its data is not allocated yet", _values_in_a_list),

@@ -9,6 +9,8 @@ OTHER_SCOPES = (ast.FunctionDef, ast.Lambda, ast.ClassDef, ast.AsyncFunctionDef)
 _LATER = (*OTHER_SCOPES, ast.GeneratorExp, ast.Global, ast.Nonlocal)
 OWN = "_scan_"
 """How the names begin that rewritten code binds, and no other name in it may."""
+_JUMPS = (ast.Break, ast.Continue, ast.Return, ast.Raise, ast.Try, ast.With)
+"""What may leave statements undone that follow."""
 READS_ALL_NAMES = frozenset({"locals", "globals", "vars", "eval", "exec"})
 """Functions that may read names in ways that the code does not show."""
 _PARTS_WITHOUT_VALUES = frozenset({"dtype", "device"})
@@ -73,6 +75,7 @@ def is_read_first(name: str, statements: Sequence[ast.stmt]) -> bool:
 
 def _fate(name: str, statements: Sequence[ast.stmt]) -> str:
     """`read`, `bound` or `` (neither), whichever may come first."""
+    jumped = False  # past what follows
     for one in statements:
         inner = [getattr(one, part) for part in ("body", "orelse") if isinstance(getattr(one, part, None), list)]
         if isinstance(one, ast.If):
@@ -81,7 +84,7 @@ def _fate(name: str, statements: Sequence[ast.stmt]) -> str:
             fates = [_fate(name, block) for block in inner]
             if "read" in fates:
                 return "read"
-            if fates == ["bound", "bound"]:
+            if fates == ["bound", "bound"] and not jumped:
                 return "bound"
         elif isinstance(one, ast.For):  # which may run no step
             blocks = inner[1:] if name in bound_names(one.target) else inner
@@ -92,9 +95,20 @@ def _fate(name: str, statements: Sequence[ast.stmt]) -> str:
                 return "read"
         elif name in _all_names_read(one):
             return "read"
-        elif (name in bound_names(one) and isinstance(one, ast.Assign | ast.AnnAssign)) or isinstance(one, ast.Return):
+        elif name in _targets(one) and not jumped:
             return "bound"
+        jumped = jumped or any(isinstance(each, _JUMPS) for each in ast.walk(one))
     return ""
+
+
+def _targets(node: ast.stmt) -> set[str]:
+    """The names that an assignment binds, without those inside of its value."""
+    match node:
+        case ast.Assign(targets=targets):
+            return {name for target in targets for name in bound_names(target)}
+        case ast.AnnAssign(target=target, value=value) if value is not None:
+            return {*bound_names(target)}
+    return set()
 
 
 def _all_names_read(node: ast.AST) -> set[str]:

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
 
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+from exportdoctor.shims.rules.arm_watch import Unmergeable, watch_arm
 from exportdoctor.shims.rules.asked_lines import asked_lines, run_known
-from exportdoctor.shims.rules.code_swap import compile_for, definition_of, owners_of, swap_code
+from exportdoctor.shims.rules.code_swap import all_code, compile_for, definition_of, owners_of, swap_code
 from exportdoctor.shims.rules.later_writes import LaterWrites
 from exportdoctor.shims.rules.name_flow import READS_ALL_NAMES, all_names
 from exportdoctor.shims.rules.number_types import symbolic_numbers
@@ -34,8 +36,10 @@ class WhileLoops:
     """The functions that the code calls, and what was observed of each loop, by its name."""
 
     observing: bool = False
-    seen: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    """What the first step of a loop made in an eager run."""
+    codes: set[CodeType] = field(default_factory=set)
+    """The code in which loops are rewritten: steps may run it. What else they call is judged when it is called."""
+    seen: dict[Any, list[tuple[Any, ...]]] = field(default_factory=dict)
+    """What the steps of a loop made of such a state in eager runs, a description of each value."""
     refused: list[str] = field(default_factory=list)
     writes: LaterWrites = field(
         default_factory=lambda: LaterWrites("loop", "with which a loop on values began or ended", operator="while_loop")
@@ -61,65 +65,121 @@ class WhileLoops:
         test: Callable[..., Any],
         step: Step,
         state: tuple[Any, ...],
-        read_later: tuple[bool, ...],
+        read_outside: tuple[bool, ...],
+        flags: tuple[bool, ...],
     ) -> tuple[Any, ...]:
-        """The state after the loop, also where only a run of the program knows how many steps it takes."""
+        """The state after the loop, also where only a run of the program knows how many steps it takes.
+
+        `read_outside` are the names that code outside the loop reads, `flags` those that are only asked whether they
+        hold.
+        """
         import torch
 
-        if _UNBOUND in [one for one in state if not isinstance(one, torch.Tensor)]:
+        if any(one is _UNBOUND for one in state):
             return _run_in_python(test, step, state)
+        key = (loop, *map(_describe, state))
         if self.observing:
-            return _run_in_python(test, step, state, lambda made: self.seen.setdefault(loop, made))
+            return _run_in_python(test, partial(self._observe, loop, key, step), state)
         if not torch.compiler.is_exporting():
             return _run_in_python(test, step, state)
-        later = self.seen.get(loop, state)
-        kinds = [kind for one in zip(state, later, strict=True) if (kind := _kind_of(*one)) is not None]
-        if len(kinds) < len(state):
-            return _run_in_python(test, step, state)
-        began = tuple(map(_pack, kinds, state, later))
+        if key not in self.seen:
+            raise self._refuse(f"no eager run takes a step of {loop} from such values")
+        kinds = []
+        for place, value in enumerate(state):
+            later = [made[place] for made in self.seen[key]]
+            kind = _kind_of(value, later, read_outside=read_outside[place], is_flag=flags[place])
+            if kind is None:
+                raise self._refuse(f"a value that {loop} carries is of several kinds, or of none that a program has")
+            kinds.append(kind)
+        likes = [self.seen[key][0][place] for place in range(len(state))]
+        began = tuple(map(_pack, kinds, state, likes))
         try:
             ended = run_while(
                 lambda *given: test(*map(_unpack, kinds, given)),
-                lambda *given: tuple(map(_pack, kinds, step(*map(_unpack, kinds, given)), given)),
+                lambda *given: tuple(map(_pack, kinds, step(*map(_unpack, kinds, given)), likes)),
                 began,
             )
         except Exception as error:
             said = next(iter(str(error).strip().splitlines()), "")
-            self.refused.append(f"torch's while_loop does not take that of {loop}: {type(error).__name__}: {said:.160}")
-            raise NotApplicable(self.refused[-1]) from error
+            raise self._refuse(
+                f"torch's while_loop does not take that of {loop}: {type(error).__name__}: {said:.160}"
+            ) from error
         if not torch.compiler.is_dynamo_compiling():
             self.writes.keep(*state, *ended)
-        results = zip(kinds, ended, state, read_later, strict=True)
+        results = zip(kinds, ended, state, read_outside, strict=True)
         return tuple(_unpack(kind, end) if read else before for kind, end, before, read in results)
 
+    def _observe(self, loop: str, key: Any, step: Step, *state: Any) -> tuple[Any, ...]:
+        """The next state, which is noted. Refused is a step that does more than compute, or that gives a tensor which
+        others have: a later write into it would be lost."""
+        watch = watch_arm(self.codes, calls=True)
+        try:
+            made: tuple[Any, ...] = watch.run(step, state)
+        except Unmergeable as error:
+            self._refuse(f"{error}, in a step of {loop}")
+            return step(*state)
+        new, old = watch.new_ones(made), {id(one) for one in state}
+        if any(_is_tensor(one) and id(one) not in new | old for one in made):
+            self._refuse(f"a step of {loop} gives a tensor that shares memory with another")
+        self.seen.setdefault(key, []).append(tuple(map(_describe, made)))
+        return made
 
-def _run_in_python(
-    test: Callable[..., Any], step: Step, state: tuple[Any, ...], note: Callable[[Any], Any] | None = None
-) -> tuple[Any, ...]:
+    def _refuse(self, why: str) -> NotApplicable:
+        self.refused.append(why)
+        return NotApplicable(why)
+
+
+def _run_in_python(test: Callable[..., Any], step: Step, state: tuple[Any, ...]) -> tuple[Any, ...]:
     while test(*state):
         state = step(*state)
-        if note is not None:
-            note(state)
     return state
+
+
+def _is_tensor(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor)
 
 
 # --- what a loop carries
 
 
-def _kind_of(value: Any, later: Any) -> str | None:
-    """How the program carries a value that is `later` after a step: as a `tensor`, as a `truth`, or as a number that is
-    an `int` or a `float`. None where it cannot."""
+def _describe(value: Any) -> Any:
+    """A tensor's dtype, rank and device; the class of any other value, of a symbolic number that of Python's."""
     import torch
 
     if isinstance(value, torch.Tensor):
-        return "tensor"
-    if isinstance(value, bool | torch.SymBool):
+        return value.dtype, value.dim(), value.device
+    numbers: dict[Any, Any] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+    return numbers.get(type(value), type(value))
+
+
+def _kind_of(value: Any, later: Sequence[Any], *, read_outside: bool, is_flag: bool) -> str | None:
+    """How the program carries a value that steps make such `later` ones of: as a `tensor`, as a `truth`, or as a number
+    that is an `int` or a `float`. None where it cannot."""
+    import torch
+
+    kinds = {*later}
+    if isinstance(value, torch.Tensor):
+        return "tensor" if kinds == {_describe(value)} else None
+    if is_flag and not read_outside and kinds <= {bool, *(one for one in kinds if _is_truth(one))}:
         return "truth"
-    if isinstance(later, torch.Tensor):
-        return "tensor" if later.dim() == 0 and _is_exact(value, later.dtype) else None
-    if isinstance(value, int | torch.SymInt):
-        return "int" if isinstance(later, int | torch.SymInt) else None
-    return "float" if isinstance(value, float | torch.SymFloat) else None
+    if len(kinds) > 1:
+        return None
+    (kind,) = kinds
+    if isinstance(kind, tuple):  # it becomes a tensor
+        dtype, rank, _ = kind
+        alike = dtype in (torch.int64, torch.get_default_dtype()) and dtype.is_floating_point == (type(value) is float)
+        return "tensor" if rank == 0 and (alike or not read_outside) and _is_exact(value, dtype) else None
+    names = {int: "int", float: "float"}
+    return names.get(kind) if kind is _describe(value) else None
+
+
+def _is_truth(kind: Any) -> bool:
+    """Whether it describes a tensor of one flag."""
+    import torch
+
+    return isinstance(kind, tuple) and kind[:2] == (torch.bool, 0)
 
 
 def _is_exact(value: Any, dtype: Any) -> bool:
@@ -132,7 +192,7 @@ def _is_exact(value: Any, dtype: Any) -> bool:
 
 
 def _pack(kind: str, value: Any, like: Any) -> Any:
-    """The value as a new tensor; a number that is carried as a tensor as one of the dtype of `like`."""
+    """The value as a new tensor; a number that is carried as a tensor as the one that `like` describes."""
     import torch
 
     if kind == "truth":
@@ -143,7 +203,8 @@ def _pack(kind: str, value: Any, like: Any) -> Any:
         return torch.scalar_tensor(value, dtype=torch.float64)
     if isinstance(value, torch.Tensor):
         return value.clone(memory_format=torch.contiguous_format)
-    return torch.full((), value, dtype=like.dtype, device=like.device)
+    dtype, _, device = like
+    return torch.full((), value, dtype=dtype, device=device)
 
 
 def _unpack(kind: str, tensor: Any) -> Any:
@@ -169,7 +230,10 @@ def truth_of(value: Any) -> Any:
         return value
     if isinstance(value, torch.Tensor):
         return value.reshape(()).to(torch.bool)
-    number = value if type(value) in (bool, torch.SymBool) else value != 0
+    number: Any = bool(value) if value is None or isinstance(value, str | list | tuple | dict | set) else value
+    number = number if type(number) in (bool, torch.SymBool) else number != 0
+    if number is True or number is False:  # to dynamo a symbolic one is of the same class
+        return torch.full((), number)
     return torch.scalar_tensor(torch.sym_ite(number, 1, 0), dtype=torch.int64) != 0
 
 
@@ -224,9 +288,12 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
     changes = {one: code for one, code in found.items() if code is not None}
     if not changes:
         raise NotApplicable("no function has a `while` on a tensor's value with a body that only computes")
+    loops.codes.update(inner for code in changes.values() for inner in all_code(code))
     with symbolic_numbers(call), swap_code(changes, loops.names):
         with loops.observe():
             run_known(call)
+        if loops.refused:
+            raise NotApplicable(loops.refused[0])
         try:
             yield replace(call, checks=(*call.checks, loops.writes.check))
         finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import copy
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -61,27 +62,24 @@ class WhileRewrite:
         node = copy.deepcopy(node)
         self._seen_inside = names_in_other_scopes(node)
         self._uses = NameUses(node, self._seen_inside)
-        node.body = self._block(node.body, [], [])
+        self._reads, self._truths = _count_reads(node), _count_truths(node)
+        node.body = self._block(node.body, [])
         return node
 
-    def _block(
-        self, statements: list[ast.stmt], preceding: list[ast.stmt], following: list[ast.stmt]
-    ) -> list[ast.stmt]:
-        """`following` are the statements that may run after the block, in their order; `preceding` those before it, and
-        those around it."""
+    def _block(self, statements: list[ast.stmt], preceding: list[ast.stmt]) -> list[ast.stmt]:
+        """`preceding` are the statements before the block, and those around it."""
         made: list[ast.stmt] = []
         for place, one in enumerate(statements):
-            before, after = [*preceding, *statements[:place]], [*statements[place + 1 :], *following]
+            before = [*preceding, *statements[:place]]
             if not isinstance(one, OTHER_SCOPES):
-                again = [one] if isinstance(one, ast.For | ast.While | ast.Try) else []
                 for name in ("body", "orelse", "finalbody"):
                     if isinstance(inner := getattr(one, name, None), list):
-                        setattr(one, name, self._block(inner, [*before, one], [*again, *after]))
-            found = self._call_of(one, before, after) if isinstance(one, ast.While) else None
+                        setattr(one, name, self._block(inner, [*before, one]))
+            found = self._call_of(one, before) if isinstance(one, ast.While) else None
             made += [one] if found is None else found
         return made
 
-    def _call_of(self, loop: ast.While, before: list[ast.stmt], after: list[ast.stmt]) -> list[ast.stmt] | None:
+    def _call_of(self, loop: ast.While, before: list[ast.stmt]) -> list[ast.stmt] | None:
         """The statements in place of the loop; None where it stays."""
         plain = self._without_exits(loop)
         if plain is None or not any(one.lineno in self.lines for each in plain.asked for one in _expressions(each)):
@@ -95,15 +93,19 @@ class WhileRewrite:
         if not all(self._may_be_bound_anew(name, values, loop, before) for name, values in changes.added.items()):
             return None
         tested = {one.id for one in ast.walk(plain.test) if isinstance(one, ast.Name)}
-        later = {name for name in bound if is_read_first(name, after)}
-        carried = sorted(name for name in bound if name in tested | later or is_read_first(name, body))
+        inside = _count_reads(loop)
+        outside = {name for name in bound if self._reads[name] > inside[name]}
+        carried = sorted(name for name in bound if name in tested | outside or is_read_first(name, body))
         if not carried:
             return None
         self.count += 1
-        made = [*first, *self._statements(plain.test, body, carried, later)]
+        flags = {name for name in carried if self._truths[name] == self._reads[name] or name.startswith(_LEFT)}
+        made = [*first, *self._statements(plain.test, body, carried, outside, flags)]
         return [ast.copy_location(one, loop) for one in made]
 
-    def _statements(self, test: ast.expr, body: list[ast.stmt], carried: list[str], later: set[str]) -> list[ast.stmt]:
+    def _statements(
+        self, test: ast.expr, body: list[ast.stmt], carried: list[str], outside: set[str], flags: set[str]
+    ) -> list[ast.stmt]:
         names = [f"{ARM}_{part}_{self.count}" for part in ("test", "step")]
         for one in body:
             match one:
@@ -122,7 +124,8 @@ class WhileRewrite:
             ast.Constant(f"{function.__module__}.{function.__qualname__}:{self.count}"),
             *map(load, names),
             ast.Tuple([_call(VALUE, _thunk(load(one))) for one in carried], ast.Load()),
-            ast.Tuple([ast.Constant(one in later) for one in carried], ast.Load()),
+            ast.Tuple([ast.Constant(one in outside) for one in carried], ast.Load()),
+            ast.Tuple([ast.Constant(one in flags) for one in carried], ast.Load()),
         )
         targets = ast.Tuple([ast.Name(one, ast.Store()) for one in carried], ast.Store())
         return [*functions, ast.Assign([targets], call)]
@@ -176,12 +179,36 @@ class WhileRewrite:
 def _parts_of_body(node: ast.stmt) -> Iterator[ast.AST]:
     """It and what is inside of it, but for the exits of loops inside, which are their own, unless they return."""
     if isinstance(node, ast.For | ast.While):
-        yield from (one for one in ast.walk(node) if not isinstance(one, ast.Break | ast.Continue))
+        inside = (one for part in node.body for one in ast.walk(part))
+        yield from (one for one in inside if not isinstance(one, ast.Break | ast.Continue))
+        for one in node.orelse:
+            yield from _parts_of_body(one)
         return
     yield node
     for name in ("body", "orelse", "finalbody", "handlers"):
         for one in getattr(node, name, []) if isinstance(getattr(node, name, []), list) else []:
             yield from _parts_of_body(one)
+
+
+def _count_reads(node: ast.AST) -> Counter[str]:
+    """How often each name is read; what `name += value` reads is none of it."""
+    every = (one for one in ast.walk(node) if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Store))
+    return Counter(one.id for one in every)
+
+
+def _count_truths(node: ast.AST) -> Counter[str]:
+    """How often each name is only asked whether it holds, in the conditions of a function."""
+    waiting = [one.test for one in ast.walk(node) if isinstance(one, ast.While | ast.If)]
+    found: Counter[str] = Counter()
+    while waiting:
+        match waiting.pop():
+            case ast.Name(id=name):
+                found[name] += 1
+            case ast.BoolOp(values=values):
+                waiting += values
+            case ast.UnaryOp(op=ast.Not(), operand=value):
+                waiting.append(value)
+    return found
 
 
 def _is_plain_exit(node: ast.stmt) -> bool:

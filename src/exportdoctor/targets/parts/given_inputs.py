@@ -68,18 +68,22 @@ def _call(path: Path, function: str, subject: ModelContext) -> Any:
     made = getattr(module, function, None)
     if not callable(made):
         raise UsageError(f"{path.name} defines no function {function!r}", hint=KINDS)
-    given = (subject.model,) if _takes_model(made) else ()
-    with blame_target(f"{path.name}:{function}({'model' * len(given)}) failed"):
-        return made(*given)
+    args, kwargs = _with_model(made, subject.model)
+    with blame_target(f"{path.name}:{function}({'model' if args or kwargs else ''}) failed"):
+        return made(*args, **kwargs)
 
 
-def _takes_model(function: Callable[..., Any]) -> bool:
-    """Whether the function has a parameter for the model."""
+def _with_model(function: Callable[..., Any], model: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of the function: the model for its first parameter, if that has no default or is called `model`."""
     try:
-        kinds = {one.kind for one in inspect.signature(function).parameters.values()}
+        parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
-        return True
-    return bool(kinds - {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD})
+        return (model,), {}
+    if any(one.name == "model" and one.kind is one.KEYWORD_ONLY for one in parameters):
+        return (), {"model": model}
+    takes = parameters and parameters[0].kind not in (parameters[0].KEYWORD_ONLY, parameters[0].VAR_KEYWORD)
+    wanted = takes and (parameters[0].default is inspect.Parameter.empty or parameters[0].name == "model")
+    return ((model,) if wanted else ()), {}
 
 
 def _load(path: Path) -> Any:

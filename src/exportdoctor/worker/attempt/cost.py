@@ -132,16 +132,18 @@ class CostSamples:
         with self._lock:
             if slow is not None and seconds > slow:
                 more = wording.heavy_too(self.peak_mb, heavy) if heavy is not None and self.peak_mb > heavy else ""
-                return self._failure(0, SLOW_EXPORT, wording.slow_export(seconds, slow) + more, names, stage)
+                return self._failure(0, SLOW_EXPORT, wording.slow_export(seconds, slow), names, stage, more)
             if heavy is not None and self.peak_mb > heavy:
                 return self._failure(1, HEAVY_EXPORT, wording.heavy_export(self.peak_mb, heavy), names, stage)
         return None
 
-    def _failure(self, axis: int, kind: str, said: str, names: Mapping[int, str], stage: Stage) -> Failure:
+    def _failure(
+        self, axis: int, kind: str, said: str, names: Mapping[int, str], stage: Stage, more: str = ""
+    ) -> Failure:
         work, part = max(self.work[axis].items(), key=lambda one: one[1], default=("", 0.0))
         share = part / max(self.root.weights[axis], 1e-9)
         where = wording.cost_share(work, share, _text(self.expression) if work in _SYMBOLIC else "")
-        fact = ExceptionFact(type=kind, message=said + where)
+        fact = ExceptionFact(type=kind, message=said + where + more)
         return Failure(stage=stage, exceptions=(fact,), frames=tuple(self._frames(axis, names)))
 
     def _frames(self, axis: int, names: Mapping[int, str]) -> Iterator[Frame]:

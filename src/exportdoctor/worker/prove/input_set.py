@@ -12,7 +12,7 @@ import torch
 
 from exportdoctor.core.records.outcome import SetKind
 from exportdoctor.targets.built import Inputs
-from exportdoctor.targets.eager import CallResult, NoEnd, end_long_calls, run_calls
+from exportdoctor.targets.eager import CallResult, NoEnd, run_calls
 from exportdoctor.torch_internals.trees import tree_flatten, tree_leaves
 from exportdoctor.worker.prove.compare_outputs import are_nan, tensors_in
 from exportdoctor.worker.prove.object_walk import tensors_by_path
@@ -147,8 +147,7 @@ def run_in_eager(
     """What eager gives for the calls one after the other; None if it refuses one, says nothing but NaN, or comes to no
     end."""
     try:
-        with end_long_calls(module, len(calls)):
-            results = run_calls(module, calls, how=how, notes_state=notes_state)
+        results = run_calls(module, calls, how=how, notes_state=notes_state, must_end=True)
     except (Exception, NoEnd):
         return None
     return None if any(says_nothing(result.output) for result in results) else results
