@@ -270,6 +270,29 @@ def test_a_file_that_is_none_is_refused_in_one_line(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("parameters", "name", "takes"),
+    [
+        ("model", "model", True),
+        ("m, batch=2", "m", True),
+        ("*, model", "model", True),
+        ("model=None", "model", True),
+        ("batch=2", "batch", False),
+        ("*, seed=1", "seed", False),
+    ],
+)
+def test_a_function_of_inputs_gets_the_model_where_it_asks_for_it(
+    folder: Path, tmp_path: Path, parameters: str, name: str, takes: bool
+) -> None:
+    (tmp_path / "in.py").write_text(
+        f"import torch\n\n\ndef made({parameters}):\n    assert isinstance({name}, torch.nn.Module) is {takes}\n"
+        "    return {'input_ids': torch.ones(1, 3, dtype=torch.long)}\n"
+    )
+    part = built(folder, inputs=f"{tmp_path / 'in.py'}:made").part("default")
+    assert part.kwargs["input_ids"].shape == (1, 3)
+
+
+@pytest.mark.slow
 def test_a_mapping_of_a_function_without_the_model_keeps_its_dtypes(folder: Path, tmp_path: Path) -> None:
     """Stories: what a tokenizer gives was "a BatchEncoding"; float64 became float32 without a word."""
     (tmp_path / "in.py").write_text(
