@@ -6,7 +6,10 @@ import copy
 import io
 import itertools
 import logging
+import os
 import runpy
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -531,11 +534,19 @@ def test_whole_numbers_are_compared_with_floats_as_in_python() -> None:
         program(torch.tensor(2**53 + 1), torch.tensor(2.0**53, dtype=torch.float64))
 
 
+@pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [LookingUp, Finding, Dividing, Undefined])
-def test_an_arm_that_refuses_the_values_of_the_other_is_computed_only_when_it_is_taken(
-    make: Callable[[], nn.Module],
-) -> None:
+def test_an_arm_that_refuses_the_values_of_the_other_is_computed_only_when_it_is_taken() -> None:
+    """In a process of its own, as an attempt is: in one that has run many other tests dynamo was seen to take some
+    function inside the arms for one that it skips, for a reason that is not known."""
+    code = "import test_branch as own\nfor one in (own.LookingUp, own.Finding, own.Dividing, own.Undefined):\n"
+    code += "    own.check_taken_arm(one)\n"
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": path})
+
+
+def check_taken_arm(make: Callable[[], nn.Module]) -> None:
+    """The program computes one arm of each branch."""
     call = call_of(make)
     with apply_shims([find("branch-as-where")], call) as given:
         exported = export_program(given)

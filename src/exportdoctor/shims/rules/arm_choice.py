@@ -150,8 +150,7 @@ class ArmChoices:
             try:
                 found = torch.cond(chosen, lambda: tensors(then), lambda: tensors(other), ())
             except Exception as error:
-                said = next(iter(str(error).strip().splitlines()), "")
-                why = f"torch.cond does not take them: {type(error).__name__}: {said:.120}"
+                why = f"torch.cond does not take them: {type(error).__name__}: {' '.join(str(error).split()):.300}"
             else:
                 if not _is_traced_by_dynamo():
                     self.writes.keep(*found, *tree_flatten((*before, *reachable(then), *reachable(other)))[0])

@@ -100,10 +100,8 @@ class WhileLoops:
                 began,
             )
         except Exception as error:
-            said = next(iter(str(error).strip().splitlines()), "")
-            raise self._refuse(
-                f"torch's while_loop does not take that of {loop}: {type(error).__name__}: {said:.160}"
-            ) from error
+            said = f"{type(error).__name__}: {' '.join(str(error).split()):.300}"
+            raise self._refuse(f"torch's while_loop does not take that of {loop}: {said}") from error
         if not torch.compiler.is_dynamo_compiling():
             self.writes.keep(*state, *ended)
         results = zip(kinds, ended, state, read_outside, strict=True)
