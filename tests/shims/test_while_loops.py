@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from textwrap import indent
 from types import FunctionType
 from typing import Any
 
@@ -54,6 +55,22 @@ STATEMENTS = (
 RESULTS = ("a", "b", "n", "total", "seen", "flag", "error", "fresh", "len(outs)", "k", "x")
 
 
+TAILS = (
+    "", "a = x + 3", "if steps > 3:\n    b = a * 2", "total += 1", "for n in range(2):\n    b = b + n",
+    "pads = [a for n in range(2)]",
+)  # fmt: skip
+AROUND = ("break", "continue", "a = x + 1")
+"""How a loop around it may go on; what follows binds some names anew."""
+
+
+class Forgetful(WhileLoops):
+    """Gives a name that is not read outside the loop the value that it had, as a program does."""
+
+    def run(self, loop: str, test: Any, step: Any, state: Any, read_outside: Any, flags: Any) -> Any:
+        ended = super().run(loop, test, step, state, read_outside, flags)
+        return tuple(end if read else old for end, old, read in zip(ended, state, read_outside, strict=True))
+
+
 def run_both(source: str, x: Tensor) -> tuple[int, Any, Any]:
     """How many loops of `forward` were rewritten, and what it gives or raises as it is and rewritten."""
     node = ast.parse(source).body[0]
@@ -63,7 +80,7 @@ def run_both(source: str, x: Tensor) -> tuple[int, Any, Any]:
     function: FunctionType = own["forward"]
     rewrite = WhileRewrite(Purity(function=function), frozenset(range(1, 99)))
     changed = ast.fix_missing_locations(ast.Module([rewrite.of_function(node)], []))
-    other = {"torch": torch, **WhileLoops().names}
+    other = {"torch": torch, **Forgetful().names}
     exec(compile(changed, "<rewritten>", "exec"), other)
     return rewrite.count, _answer(function, x.clone()), _answer(other["forward"], x.clone())
 
@@ -78,26 +95,33 @@ def _answer(function: Any, x: Tensor) -> Any:
 
 @st.composite
 def functions(draw: st.DrawFn) -> str:
-    body = [*draw(st.lists(st.sampled_from(STATEMENTS), min_size=1, max_size=4))]
+    body = draw(st.lists(st.sampled_from(STATEMENTS), min_size=1, max_size=4))
     place = 0 if any("continue" in one for one in body) else draw(st.integers(0, len(body)))  # or it has no end
     header = f"while ({draw(st.sampled_from(TESTS))}) and steps < 9:"
     if draw(st.booleans()):
         header, body = "while True:", [*body[:place], "if steps > 6 or a.sum() < -9:\n            break", *body[place:]]
-    results = draw(st.lists(st.sampled_from(RESULTS), min_size=1, max_size=4, unique=True))
-    return "\n".join(
-        [
-            "def forward(x):",
-            "    a, b, outs = x * 1, x + 1, []",
-            f"    n = {draw(st.sampled_from(['0', '1', 'x.shape[0]', 'x.sum() * 0']))}",
-            "    steps = 0",
-            f"    flag = {draw(st.sampled_from(['True', 'x.sum() < 99']))}",
-            f"    total = {draw(st.sampled_from(['torch.zeros_like(x)', 'x', 'x.clone()']))}",
-            f"    {header}",
-            "        steps = steps + 1",
-            *(f"        {one}" for one in body),
-            f"    return steps, {', '.join(results)}",
+    lines = [header, *(indent(_at_the_margin(one), "    ") for one in ("steps = steps + 1", *body))]
+    if around := draw(st.sampled_from(["", *AROUND])):
+        last = f"if i == 1:\n    {around}"
+        lines = [
+            "for i in range(3):",
+            *(indent(one, "    ") for one in ("steps = 0", *lines, last, "b = x - i", "n = n - 1")),
         ]
-    )
+    lines.append(draw(st.sampled_from(TAILS)))
+    results = draw(st.lists(st.sampled_from(RESULTS), min_size=1, max_size=4, unique=True))
+    before = [
+        "a, b, outs = x * 1, x + 1, []",
+        f"n = {draw(st.sampled_from(['0', '1', 'x.shape[0]', 'x.sum() * 0']))}",
+        "steps = 0",
+        f"flag = {draw(st.sampled_from(['True', 'x.sum() < 99']))}",
+        f"total = {draw(st.sampled_from(['torch.zeros_like(x)', 'x', 'x.clone()']))}",
+    ]
+    code = "\n".join([*before, *filter(None, lines), f"return steps, {', '.join(results)}"])
+    return f"def forward(x):\n{indent(code, '    ')}"
+
+
+def _at_the_margin(statement: str) -> str:
+    return statement.replace("\n        ", "\n")
 
 
 def _check(source: str) -> int:
@@ -317,8 +341,41 @@ class Always(nn.Module):
             x = y
 
 
+class Again(nn.Module):
+    """Nothing but the loop itself reads one of the names, when the loop around it runs it again."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, found = x, x * 0
+        for i in range(2):
+            while y.sum() > 1 - i / 2:
+                y = y * 0.5
+                found = found + y
+        return found
+
+
+class Added(nn.Module):
+    """Behind the loop nothing but `+=` has the name: it writes into what the last step made, not into the input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, z = x, x * 2
+        while z.sum() > 1:
+            y = z * 3
+            z = z * 0.5
+        y += 1
+        return z
+
+
+def test_what_is_added_to_behind_a_loop_is_what_the_loop_made() -> None:
+    call = ExportCall(module=Added(), args=(torch.ones(3),))
+    with (
+        pytest.raises(NotApplicable, match="written into"),
+        apply_shims([find("while-as-while-loop")], call) as changed,
+    ):
+        export_program(changed)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("module", [Left, Always])
+@pytest.mark.parametrize("module", [Left, Always, Again])
 def test_names_are_carried_on_every_way_out_of_a_loop(module: type[nn.Module]) -> None:
     eager = module()
     call = ExportCall(module=eager, args=(torch.ones(3) * 2,))

@@ -23,7 +23,7 @@ from exportdoctor.shims.rules.later_writes import LaterWrites
 from exportdoctor.shims.rules.name_flow import READS_ALL_NAMES, all_names
 from exportdoctor.shims.rules.number_types import symbolic_numbers
 from exportdoctor.shims.rules.pure_code import Purity
-from exportdoctor.shims.rules.while_rewrite import ALL, ANY, NOT, RUN, TRUTH, VALUE, WhileRewrite
+from exportdoctor.shims.rules.while_rewrite import ALL, ANY, NOT, RUN, TRUTH, UNBOUND, VALUE, WhileRewrite
 from exportdoctor.torch_internals.loop_operators import run_while
 
 _UNBOUND = object()
@@ -48,7 +48,8 @@ class WhileLoops:
     @property
     def names(self) -> dict[str, Any]:
         """What the names mean in the code."""
-        return {RUN: self.run, TRUTH: truth_of, ALL: all_hold, ANY: any_holds, NOT: does_not_hold, VALUE: value_of}
+        return {RUN: self.run, TRUTH: truth_of, ALL: all_hold, ANY: any_holds, NOT: does_not_hold, VALUE: value_of,
+                UNBOUND: _UNBOUND}  # fmt: skip
 
     @contextmanager
     def observe(self) -> Iterator[None]:

@@ -25,13 +25,13 @@ from exportdoctor.shims.rules.name_flow import (
 from exportdoctor.shims.rules.name_uses import NameUses
 from exportdoctor.shims.rules.pure_code import Purity
 
-RUN, TRUTH, ALL, ANY, NOT, VALUE = (
-    f"_while_{name}" for name in ("run", "truth", "all_hold", "any_holds", "does_not_hold", "value_of")
+RUN, TRUTH, ALL, ANY, NOT, VALUE, UNBOUND = (
+    f"_while_{name}" for name in ("run", "truth", "all_hold", "any_holds", "does_not_hold", "value_of", "unbound")
 )
 """What rewritten code calls."""
 
-_LEFT = f"{ARM}_left"
-"""How the names begin of flags that say that a loop was left."""
+_LEFT = f"{ARM}_ended"
+"""How the names begin of flags that say that a loop was left. Those of `loop_exits.py` have other names."""
 _EXITS = (ast.Break, ast.Continue, ast.Return)
 _COMPUTE_ANEW = frozenset({"abs", "all", "any", "argmax", "item", "max", "mean", "min", "norm", "prod", "sum"})
 """Methods of a tensor whose results share no memory with it."""
@@ -66,20 +66,21 @@ class WhileRewrite:
         node.body = self._block(node.body, [])
         return node
 
-    def _block(self, statements: list[ast.stmt], preceding: list[ast.stmt]) -> list[ast.stmt]:
-        """`preceding` are the statements before the block, and those around it."""
+    def _block(self, statements: list[ast.stmt], preceding: list[ast.stmt], *, repeats: bool = False) -> list[ast.stmt]:
+        """`preceding` are the statements before the block, and those around it. It `repeats` inside of a loop."""
         made: list[ast.stmt] = []
         for place, one in enumerate(statements):
             before = [*preceding, *statements[:place]]
             if not isinstance(one, OTHER_SCOPES):
+                again = repeats or isinstance(one, ast.For | ast.While)
                 for name in ("body", "orelse", "finalbody"):
                     if isinstance(inner := getattr(one, name, None), list):
-                        setattr(one, name, self._block(inner, [*before, one]))
-            found = self._call_of(one, before) if isinstance(one, ast.While) else None
+                        setattr(one, name, self._block(inner, [*before, one], repeats=again))
+            found = self._call_of(one, before, repeats=repeats) if isinstance(one, ast.While) else None
             made += [one] if found is None else found
         return made
 
-    def _call_of(self, loop: ast.While, before: list[ast.stmt]) -> list[ast.stmt] | None:
+    def _call_of(self, loop: ast.While, before: list[ast.stmt], *, repeats: bool) -> list[ast.stmt] | None:
         """The statements in place of the loop; None where it stays."""
         plain = self._without_exits(loop)
         if plain is None or not any(one.lineno in self.lines for each in plain.asked for one in _expressions(each)):
@@ -98,6 +99,8 @@ class WhileRewrite:
         carried = sorted(name for name in bound if name in tested | outside or is_read_first(name, body))
         if not carried:
             return None
+        if repeats:  # the loop itself reads them when it runs again
+            outside.update(carried)
         self.count += 1
         flags = {name for name in carried if self._truths[name] == self._reads[name] or name.startswith(_LEFT)}
         made = [*first, *self._statements(plain.test, body, carried, outside, flags)]
@@ -128,7 +131,11 @@ class WhileRewrite:
             ast.Tuple([ast.Constant(one in flags) for one in carried], ast.Load()),
         )
         targets = ast.Tuple([ast.Name(one, ast.Store()) for one in carried], ast.Store())
-        return [*functions, ast.Assign([targets], call)]
+        no_value: list[ast.stmt] = [  # before the loop, which has taken no step
+            ast.If(ast.Compare(load(one), [ast.Is()], [load(UNBOUND)]), [ast.Delete([ast.Name(one, ast.Del())])], [])
+            for one in carried
+        ]
+        return [*functions, ast.Assign([targets], call), *no_value]
 
     # --- exits
 
@@ -191,9 +198,11 @@ def _parts_of_body(node: ast.stmt) -> Iterator[ast.AST]:
 
 
 def _count_reads(node: ast.AST) -> Counter[str]:
-    """How often each name is read; what `name += value` reads is none of it."""
-    every = (one for one in ast.walk(node) if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Store))
-    return Counter(one.id for one in every)
+    """How often each name is read, `name += value` included, which may write into what the name has."""
+    every = list(ast.walk(node))
+    added_to = [one.target for one in every if isinstance(one, ast.AugAssign)]
+    reads = [one for one in every if isinstance(one, ast.Name) and not _is_stored(one)]
+    return Counter(one.id for one in (*reads, *added_to) if isinstance(one, ast.Name))
 
 
 def _count_truths(node: ast.AST) -> Counter[str]:
