@@ -190,7 +190,22 @@ class Counting(nn.Module):
         return x + 1
 
 
-@pytest.mark.parametrize("make", [ReadLater, Consuming, Endless, Collecting, Otherwise, Counted])
+class FromWithin(nn.Module):
+    """The `else` of a loop inside goes on with the loop around it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for step in range(3):
+            if x.sum() > 10:
+                break
+            for _ in range(2):
+                x = x * 1.5
+            else:
+                continue
+            x = x + step
+        return x
+
+
+@pytest.mark.parametrize("make", [ReadLater, Consuming, Endless, Collecting, Otherwise, Counted, FromWithin])
 def test_a_loop_whose_later_steps_somebody_would_see_is_left_alone(make: Callable[[], nn.Module]) -> None:
     call = ExportCall(module=make(), args=(torch.randn(3, 4),), dynamic_shapes=({0: Dim.DYNAMIC},))
     with pytest.raises(NotApplicable), apply_shims([find("branch-as-where")], call):

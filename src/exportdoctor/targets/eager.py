@@ -5,23 +5,19 @@ from __future__ import annotations
 import copy
 import errno
 import logging
-import math
 import re
-import signal
-import threading
-import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from exportdoctor.core.errors import ExportdoctorError, MissingPackageError, TargetError
 from exportdoctor.core.exception_text import summary, text_of
 from exportdoctor.core.failure.frames import is_our_file, is_user_file
 from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.targets.call_limit import limit_call, time_call
 from exportdoctor.targets.held_state import restore_held_state
 from exportdoctor.targets.plain_state import plain_state
 from exportdoctor.torch_internals.fake_tensors import is_fake, select_as_real_tensors_do
@@ -38,11 +34,6 @@ _REQUIRES = re.compile(r"requires the ([\w.-]+) library")
 _BUILT_FOR_TORCH = frozenset({"torchvision", "torchaudio", "torchcodec"})
 _LONGEST_LINE, _LINES = 300, 8
 """Characters of a line of a stack, and lines of the exception at its end."""
-_TIMES, _LEAST_SECONDS, _AGAIN = 50, 3.0, 0.5
-"""The limit of a call: so many times the fastest one before, and so many seconds of processor time at least. After it
-the call is ended, and again after some time where the model's code catches that."""
-_SECONDS: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()
-"""The processor time of the fastest call of each module."""
 FIX_FIRST = "The model fails before any export; fix the model or its inputs first"
 
 
@@ -94,35 +85,6 @@ class CallResult:
     numbers: dict[str, Any] = field(default_factory=dict)
 
 
-class NoEnd(BaseException):
-    """A call takes far longer than others of its module did. No code of the user's catches it with `Exception`."""
-
-
-@contextmanager
-def _end_long_call(module: nn.Module) -> Iterator[None]:
-    """Raises NoEnd within it once the call takes more than `_TIMES` the processor time of the module's fastest call
-    before, and some seconds: a loop that values end may have no end for other values."""
-    if module not in _SECONDS or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    ended = []
-
-    def stop(*_: object) -> None:
-        ended.append(True)
-        raise NoEnd
-
-    before = signal.signal(signal.SIGPROF, stop)
-    seconds = max(_LEAST_SECONDS, _TIMES * _SECONDS[module])
-    signal.setitimer(signal.ITIMER_PROF, seconds, _AGAIN)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
-    if ended:
-        raise NoEnd  # the model's code caught it
-
-
 def run_calls(
     module: nn.Module,
     calls: Sequence[Inputs],
@@ -144,10 +106,8 @@ def run_calls(
         first = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
         for call in calls:
             given = copy_inputs(call)
-            began = time.process_time()
-            with _end_long_call(module) if must_end else nullcontext():
+            with limit_call(module) if must_end else time_call(module):
                 made = how(given) if how is not None else module(*given[0], **given[1])
-            _SECONDS[module] = min(time.process_time() - began, _SECONDS.get(module, math.inf))
             output, after = copy_inputs((made, given))
             buffers = {
                 name: buffer.detach().clone()

@@ -53,15 +53,19 @@ def _codes_inside(code: CodeType) -> tuple[CodeType, ...]:
 
 
 def _has_scan() -> bool:
-    from torch._dynamo.eval_frame import remove_from_cache
-    from torch._higher_order_ops.scan import scan as operator
+    from torch._higher_order_ops.scan import scan
 
-    return callable(remove_from_cache) and bool(_codes_inside(operator.__code__))
+    return _can_be_forgotten(scan)
 
 
 def _has_while_loop() -> bool:
+    from torch._higher_order_ops.while_loop import while_loop
+
+    return _can_be_forgotten(while_loop)
+
+
+def _can_be_forgotten(operator: Any) -> bool:
     from torch._dynamo.eval_frame import remove_from_cache
-    from torch._higher_order_ops.while_loop import while_loop as operator
 
     return callable(remove_from_cache) and bool(_codes_inside(operator.__code__))
 

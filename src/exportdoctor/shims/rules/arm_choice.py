@@ -7,16 +7,15 @@ torch does not take such arms, the shim does not apply, and `refused` says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import CodeType
 from typing import Any
 
 from exportdoctor.shims.record import NotApplicable
 from exportdoctor.shims.rules.arm_watch import Unmergeable, reachable, watch_arm
 from exportdoctor.shims.rules.chosen_numbers import choose_number
 from exportdoctor.shims.rules.later_writes import LaterWrites
+from exportdoctor.shims.rules.observed_rewrite import UNBOUND, ObservedRewrite, value_of
 from exportdoctor.torch_internals.shape_env import has_unbacked_size, same_sizes
 from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
 
@@ -25,8 +24,8 @@ NUMBER, EQUAL = "_number_of", "_all_equal"
 """The names by which the code calls them."""
 
 _LARGEST_EXACT = 2**53
-_UNBOUND, _NOTHING = object(), object()
-"""The value of a name that an arm binds and that has none before; what an arm gave that raised."""
+_NOTHING = object()
+"""What an arm gave that raised."""
 
 
 @dataclass
@@ -51,12 +50,9 @@ class _Branch:
 
 
 @dataclass
-class ArmChoices:
+class ArmChoices(ObservedRewrite):
     """The functions that the code calls, and what was observed of each branch, by its name."""
 
-    observing: bool = False
-    codes: set[CodeType] = field(default_factory=set)
-    """The code in which branches are merged: arms may run it. What else they call is judged when it is called."""
     writes: LaterWrites = field(
         default_factory=lambda: LaterWrites(
             "branch", "that a branch on values has chosen, or was chosen from", operator="cond"
@@ -64,22 +60,12 @@ class ArmChoices:
     )
     """Tensors that a choice may have a copy of, or that are such a copy."""
     branches: dict[str, _Branch] = field(default_factory=dict)
-    refused: list[str] = field(default_factory=list)
 
     @property
     def names(self) -> dict[str, Any]:
         """What the names mean in the code."""
         return {CHOOSE: self.choose, VALUE: value_of, BOTH: both_hold, EITHER: either_holds, NOT: does_not_hold,
                 NUMBER: number_of, EQUAL: all_equal}  # fmt: skip
-
-    @contextmanager
-    def observe(self) -> Iterator[None]:
-        """Within it, what eager runs of the code show is noted."""
-        self.observing = True
-        try:
-            yield
-        finally:
-            self.observing = False
 
     def choose(
         self,
@@ -158,8 +144,7 @@ class ArmChoices:
         raise self._refuse(branch, why)
 
     def _refuse(self, branch: str, why: str) -> NotApplicable:
-        self.refused.append(f"an arm of {branch} may refuse values for which it is not taken, and {why}")
-        return NotApplicable(self.refused[-1])
+        return self.refuse(f"an arm of {branch} may refuse values for which it is not taken, and {why}")
 
     def _observe(self, branch: str, condition: Any, then: Any, other: Any, before: tuple[Any, ...]) -> Any:
         known, results = self.branches.setdefault(branch, _Branch()), []
@@ -209,14 +194,6 @@ def _is_tensor(value: Any) -> bool:
 
 
 # --- conditions
-
-
-def value_of(read: Callable[[], Any]) -> Any:
-    """What `read` gives, or a mark where the name is not bound yet."""
-    try:
-        return read()
-    except NameError:
-        return _UNBOUND
 
 
 def both_hold(one: Any, other: Callable[[], Any]) -> Any:
@@ -292,9 +269,9 @@ def _as_truth(value: Any) -> Any:
 def _merge(chosen: Any, one: Any, other: Any) -> Any:
     import torch
 
-    if one is other or other is _UNBOUND:  # the arm that does not bind a name leads nowhere that reads it
+    if one is other or other is UNBOUND:  # the arm that does not bind a name leads nowhere that reads it
         return one
-    if one is _UNBOUND:
+    if one is UNBOUND:
         return other
     (left, layout), (right, same) = tree_flatten(one), tree_flatten(other)
     if layout != same and type(one) is tuple and type(other) is tuple and len(one) == len(other):

@@ -12,7 +12,6 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -20,11 +19,12 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.arm_choice import BOTH, CHOOSE, EITHER, EQUAL, NOT, NUMBER, VALUE, ArmChoices
-from exportdoctor.shims.rules.asked_lines import asked_lines, run_known
-from exportdoctor.shims.rules.code_swap import ARM, all_code, compile_for, definition_of, owners_of, swap_code
+from exportdoctor.shims.rules.asked_lines import asked_lines
+from exportdoctor.shims.rules.code_swap import ARM, compile_for, definition_of, owners_of
 from exportdoctor.shims.rules.loop_exits import LoopExits, asks_for_flags, is_flag
-from exportdoctor.shims.rules.name_flow import READS_ALL_NAMES, load
-from exportdoctor.shims.rules.number_types import symbolic_numbers
+from exportdoctor.shims.rules.made_code import call_of, load, thunk
+from exportdoctor.shims.rules.name_flow import READS_ALL_NAMES
+from exportdoctor.shims.rules.observed_rewrite import run_rewritten
 from exportdoctor.shims.rules.pure_code import Purity
 
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
@@ -40,22 +40,22 @@ def _condition(node: ast.expr) -> ast.expr:
         case ast.BoolOp(op=op, values=values):
             *rest, last = map(_condition, values)
             for value in reversed(rest):
-                last = _call(BOTH if isinstance(op, ast.And) else EITHER, value, _thunk(last))
+                last = call_of(BOTH if isinstance(op, ast.And) else EITHER, value, thunk(last))
             return last
         case ast.UnaryOp(op=ast.Not(), operand=value):
-            return _call(NOT, _condition(value))
+            return call_of(NOT, _condition(value))
         case ast.Call(func=ast.Name(id="bool"), args=[value], keywords=[]):
             return _condition(value)
         case ast.Call(func=ast.Attribute(attr="item"), args=[], keywords=[]):
             return _read_by_item(node) or node
         case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="equal"), args=[one, other], keywords=[]):
-            return _call(EQUAL, one, other)
+            return call_of(EQUAL, one, other)
         case ast.Compare(left=left, ops=ops, comparators=others) if all(isinstance(op, _ORDERS) for op in ops):
             chain = zip((left, *others), ops, others, strict=False)
             pairs = [ast.Compare(a, [op], [b]) for one, op, other in chain for a, b in [_numbers(one, other)]]
             last = pairs.pop()
             for pair in reversed(pairs):
-                last = _call(BOTH, pair, _thunk(last))
+                last = call_of(BOTH, pair, thunk(last))
             return last
     return node
 
@@ -67,7 +67,7 @@ def _numbers(one: ast.expr, other: ast.expr) -> tuple[ast.expr, ast.expr]:
         return one, other
     both = ast.Constant(None not in reads)
     a, b = (
-        _call(NUMBER, read or side, ast.Constant(read is not None), _thunk(other_read or other_side), both)
+        call_of(NUMBER, read or side, ast.Constant(read is not None), thunk(other_read or other_side), both)
         for side, read, other_side, other_read in zip((one, other), reads, (other, one), reads[::-1], strict=True)
     )
     return a, b
@@ -174,7 +174,7 @@ class _Merging(ast.NodeTransformer):
             _function(arm, names, list(body) if ends else [*body, result])
             for arm, body in zip(arms, (node.body, node.orelse), strict=True)
         ]
-        before = [_call(VALUE, _thunk(load(name))) for name in names]
+        before = [call_of(VALUE, thunk(load(name))) for name in names]
         call = _choice(self.name, node.test, *(load(arm) for arm in arms), *before)
         target = ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store())
         last = ast.Return(call) if ends else ast.Assign([target], call) if names else ast.Expr(call)
@@ -198,7 +198,7 @@ class _Choices(ast.NodeTransformer):
         if not self.merging._is_open(node.test) or not all(map(pure, (node.test, node.body, node.orelse))):
             return node
         self.merging.count += 1
-        return ast.copy_location(_choice(self.merging.name, node.test, _thunk(node.body), _thunk(node.orelse)), node)
+        return ast.copy_location(_choice(self.merging.name, node.test, thunk(node.body), thunk(node.orelse)), node)
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
         return node
@@ -248,17 +248,9 @@ def _names(*nodes: ast.AST) -> Counter[str]:
     )
 
 
-def _call(name: str, *args: ast.expr) -> ast.expr:
-    return ast.Call(load(name), list(args), [])
-
-
 def _choice(name: ast.expr, test: ast.expr, *arms: ast.expr) -> ast.expr:
-    asked = ast.keyword("asked", _thunk(copy.deepcopy(test)))
+    asked = ast.keyword("asked", thunk(copy.deepcopy(test)))
     return ast.Call(load(CHOOSE), [name, _condition(copy.deepcopy(test)), *arms], [asked])
-
-
-def _thunk(value: ast.expr) -> ast.expr:
-    return ast.Lambda(ast.arguments([], [], ast.arg(ARM), [], [], None, []), value)
 
 
 def _function(name: str, parameters: list[str], body: list[ast.stmt]) -> ast.stmt:
@@ -296,15 +288,8 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
             changes[function] = code
     if not changes:
         raise NotApplicable("no function branches on a tensor's value with arms that only compute")
-    choices.codes.update(inner for code in changes.values() for inner in all_code(code))
-    with symbolic_numbers(call), swap_code(changes, choices.names):
-        with choices.observe():
-            run_known(call)
-        try:
-            yield replace(call, checks=(*call.checks, choices.writes.check))
-        finally:
-            if choices.refused:  # forward may have caught it
-                raise NotApplicable(choices.refused[0])
+    with run_rewritten(call, choices, choices.names, changes) as given:
+        yield given
 
 
 SHIM = Shim(

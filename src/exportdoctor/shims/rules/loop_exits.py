@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from exportdoctor.shims.rules.code_swap import ARM
-from exportdoctor.shims.rules.name_flow import bound_names, load, own_names
+from exportdoctor.shims.rules.made_code import load
+from exportdoctor.shims.rules.name_flow import bound_names, own_names
 from exportdoctor.shims.rules.pure_code import Purity
 
 LEFT, RESULT = f"{ARM}_left", f"{ARM}_result"
@@ -50,7 +51,7 @@ class LoopExits:
     def _loop(self, loop: ast.For, purity: Purity, *, returns: bool) -> list[ast.stmt]:
         inside = purity.inside(loop)
         loop.body = self._block(loop.body, inside)
-        exits = {type(one) for part in loop.body for one in _parts_of_body(part) if isinstance(one, _EXITS)}
+        exits = {type(one) for part in loop.body for one in exits_in(part)}
         if not exits or loop.orelse or len(exits - {ast.Continue}) > 1 or (ast.Return in exits and not returns):
             return [loop]
         names = _Names(f"{LEFT}_{self.count + 1}", f"{RESULT}_{self.count + 1}")
@@ -95,13 +96,13 @@ class LoopExits:
     def _without_exits(self, statements: Sequence[ast.stmt], names: _Names) -> list[ast.stmt] | None:
         """The body with each exit as a flag, and what follows it in the other arm; None where it cannot be."""
         for place, one in enumerate(statements):
-            if not any(isinstance(part, _EXITS) for part in _parts_of_body(one)):
+            if not any(exits_in(one)):
                 continue
             if not isinstance(one, ast.If) or not self.is_open(one.test) or not isinstance(one.body[-1], _EXITS):
                 return None
             last, taken = one.body[-1], one.body[:-1]
             rest = self._without_exits([*one.orelse, *statements[place + 1 :]], names)
-            if rest is None or any(isinstance(part, _EXITS) for each in taken for part in _parts_of_body(each)):
+            if rest is None or any(any(exits_in(each)) for each in taken):
                 return None
             made: list[ast.stmt] = [ast.If(one.test, [*taken, *_result_of(last, names)] or [ast.Pass()], rest)]
             if not isinstance(last, ast.Continue):
@@ -137,16 +138,14 @@ def _result_of(last: ast.stmt, names: _Names) -> list[ast.stmt]:
     return [ast.copy_location(ast.Assign([ast.Name(names.result, ast.Store())], value), last)]
 
 
-def _parts_of_body(node: ast.stmt) -> list[ast.AST]:
-    """It and what is inside of it, but for the exits of loops inside, which are their own, unless they return."""
-    if isinstance(node, ast.For | ast.While):
-        return [one for one in ast.walk(node) if not isinstance(one, ast.Break | ast.Continue)]
-    found: list[ast.AST] = [node]
-    for name in ("body", "orelse", "finalbody"):
-        for one in getattr(node, name, []) if isinstance(getattr(node, name, []), list) else []:
-            found += _parts_of_body(one)
-    handlers = [each for one in getattr(node, "handlers", []) for each in one.body]
-    return [*found, *(part for one in handlers for part in _parts_of_body(one))]
+def exits_in(node: ast.AST) -> Iterator[ast.stmt]:
+    """What leaves the loop around a statement, or its step: an exit of a loop inside is that loop's, unless it returns
+    or stands in its `else`."""
+    if isinstance(node, _EXITS):
+        yield node
+    own = node.body if isinstance(node, ast.For | ast.While) else []
+    for part in ast.iter_child_nodes(node):
+        yield from (one for one in exits_in(part) if part not in own or isinstance(one, ast.Return))
 
 
 def is_flag(node: ast.stmt) -> bool:

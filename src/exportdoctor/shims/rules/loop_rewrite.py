@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from exportdoctor.shims.rules.loop_headers import LoopHeader, header_of
 from exportdoctor.shims.rules.loop_steps import LoopStep
+from exportdoctor.shims.rules.made_code import call_of, load
 from exportdoctor.shims.rules.name_flow import (
     OTHER_SCOPES,
     OWN,
     bound_names,
     is_read_first,
-    load,
     names_in_other_scopes,
 )
 from exportdoctor.shims.rules.name_uses import NameUses, stacked_list
@@ -118,7 +118,7 @@ class LoopRewrite:
         )  # fmt: skip
         backwards = ast.Constant(header.backwards)
         rows: list[ast.expr] = [
-            _call(
+            call_of(
                 TAKE, one.tensor, ast.Constant(one.place), _with_shift(load(first), one.shift), load(length), backwards
             )
             for one in step.inputs
@@ -128,21 +128,21 @@ class LoopRewrite:
             nested,
             ast.Assign(
                 [ast.Tuple(list(targets), ast.Store())],
-                _call(SCAN, load(function), state, ast.Tuple(rows, ast.Load()), load(length)),
+                call_of(SCAN, load(function), state, ast.Tuple(rows, ast.Load()), load(length)),
             ),
         ]
         for one in step.outputs:
             if one.place is None:
-                scanned.append(ast.Assign([ast.Name(one.name, ast.Store())], _call(KEEP, load(one.row))))
+                scanned.append(ast.Assign([ast.Name(one.name, ast.Store())], call_of(KEEP, load(one.row))))
             else:
-                write = _call(WRITE, load(one.name), ast.Constant(one.place), load(first), load(one.row), backwards)
+                write = call_of(WRITE, load(one.name), ast.Constant(one.place), load(first), load(one.row), backwards)
                 scanned.append(ast.Expr(write))
         lists: list[ast.expr] = [load(one.name) for one in step.outputs if one.place is None]
-        applies = _call(APPLIES, load(length), state, ast.Tuple(lists, ast.Load()))
+        applies = call_of(APPLIES, load(length), state, ast.Tuple(lists, ast.Load()))
         plain = copy.deepcopy(loop)
         if not header.before:
-            indices = _call("range", load(first), ast.BinOp(load(first), ast.Add(), load(length)))
-            plain.iter = _call("reversed", indices) if header.backwards else indices
+            indices = call_of("range", load(first), ast.BinOp(load(first), ast.Add(), load(length)))
+            plain.iter = call_of("reversed", indices) if header.backwards else indices
         made: list[ast.stmt] = [
             *header.before,
             ast.Assign([ast.Name(first, ast.Store())], header.start),
@@ -168,7 +168,3 @@ def _is_at_least(number: ast.expr, least: int) -> bool:
 
 def _with_shift(start: ast.expr, by: int) -> ast.expr:
     return start if by == 0 else ast.BinOp(start, ast.Add(), ast.Constant(by))
-
-
-def _call(name: str, *arguments: ast.expr) -> ast.Call:
-    return ast.Call(load(name), list(arguments), [])

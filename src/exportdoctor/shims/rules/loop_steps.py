@@ -8,7 +8,8 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from exportdoctor.shims.rules.name_flow import OWN, bound_names, is_name, load, read_names
+from exportdoctor.shims.rules.made_code import load
+from exportdoctor.shims.rules.name_flow import OWN, bound_names, is_name, read_names
 from exportdoctor.shims.rules.name_uses import NameUses
 
 _NO_STEP = (

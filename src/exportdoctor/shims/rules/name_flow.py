@@ -16,11 +16,6 @@ READS_ALL_NAMES = frozenset({"locals", "globals", "vars", "eval", "exec"})
 _PARTS_WITHOUT_VALUES = frozenset({"dtype", "device"})
 
 
-def load(name: str) -> ast.Name:
-    """A name that is read."""
-    return ast.Name(name, ast.Load())
-
-
 def is_name(node: ast.expr | None, name: str) -> bool:
     """Whether an expression is this name."""
     return isinstance(node, ast.Name) and node.id == name

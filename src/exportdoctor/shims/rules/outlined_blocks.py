@@ -22,7 +22,8 @@ from exportdoctor.shims.rules.clean_calls import NOT_ONE_CALL, trace_calls
 from exportdoctor.shims.rules.clean_values import CleanValues, follow_values
 from exportdoctor.shims.rules.code_swap import compile_alone, compile_for, definition_of, swap_code
 from exportdoctor.shims.rules.hoisted_results import Outline, global_names
-from exportdoctor.shims.rules.name_flow import READS_ALL_NAMES, all_names, bound_names, is_read_first, load
+from exportdoctor.shims.rules.made_code import load
+from exportdoctor.shims.rules.name_flow import READS_ALL_NAMES, all_names, bound_names, is_read_first
 from exportdoctor.targets.eager import copy_inputs
 
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
@@ -17,30 +17,24 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.arm_watch import Unmergeable, watch_arm
-from exportdoctor.shims.rules.asked_lines import asked_lines, run_known
-from exportdoctor.shims.rules.code_swap import all_code, compile_for, definition_of, owners_of, swap_code
+from exportdoctor.shims.rules.asked_lines import asked_lines
+from exportdoctor.shims.rules.code_swap import compile_for, definition_of, owners_of
 from exportdoctor.shims.rules.later_writes import LaterWrites
 from exportdoctor.shims.rules.name_flow import READS_ALL_NAMES, all_names
-from exportdoctor.shims.rules.number_types import symbolic_numbers
+from exportdoctor.shims.rules.observed_rewrite import UNBOUND, ObservedRewrite, run_rewritten, value_of
 from exportdoctor.shims.rules.pure_code import Purity
-from exportdoctor.shims.rules.while_rewrite import ALL, ANY, NOT, RUN, TRUTH, UNBOUND, VALUE, WhileRewrite
+from exportdoctor.shims.rules.while_rewrite import ALL, ANY, NO_VALUE, NOT, RUN, TRUTH, VALUE, WhileRewrite
 from exportdoctor.torch_internals.loop_operators import run_while
 
-_UNBOUND = object()
-"""The value of a name that has none before the loop."""
 Step = Callable[..., tuple[Any, ...]]
 
 
 @dataclass
-class WhileLoops:
+class WhileLoops(ObservedRewrite):
     """The functions that the code calls, and what was observed of each loop, by its name."""
 
-    observing: bool = False
-    codes: set[CodeType] = field(default_factory=set)
-    """The code in which loops are rewritten: steps may run it. What else they call is judged when it is called."""
     seen: dict[Any, list[tuple[Any, ...]]] = field(default_factory=dict)
     """What the steps of a loop made of such a state in eager runs, a description of each value."""
-    refused: list[str] = field(default_factory=list)
     writes: LaterWrites = field(
         default_factory=lambda: LaterWrites("loop", "with which a loop on values began or ended", operator="while_loop")
     )
@@ -49,16 +43,7 @@ class WhileLoops:
     def names(self) -> dict[str, Any]:
         """What the names mean in the code."""
         return {RUN: self.run, TRUTH: truth_of, ALL: all_hold, ANY: any_holds, NOT: does_not_hold, VALUE: value_of,
-                UNBOUND: _UNBOUND}  # fmt: skip
-
-    @contextmanager
-    def observe(self) -> Iterator[None]:
-        """Within it, what eager runs of the code show is noted."""
-        self.observing = True
-        try:
-            yield
-        finally:
-            self.observing = False
+                NO_VALUE: UNBOUND}  # fmt: skip
 
     def run(
         self,
@@ -76,7 +61,7 @@ class WhileLoops:
         """
         import torch
 
-        if any(one is _UNBOUND for one in state):
+        if any(one is UNBOUND for one in state):
             return _run_in_python(test, step, state)
         key = (loop, *map(_describe, state))
         if self.observing:
@@ -84,13 +69,13 @@ class WhileLoops:
         if not torch.compiler.is_exporting():
             return _run_in_python(test, step, state)
         if key not in self.seen:
-            raise self._refuse(f"no eager run takes a step of {loop} from such values")
+            raise self.refuse(f"no eager run takes a step of {loop} from such values")
         kinds = []
         for place, value in enumerate(state):
             later = [made[place] for made in self.seen[key]]
             kind = _kind_of(value, later, read_outside=read_outside[place], is_flag=flags[place])
             if kind is None:
-                raise self._refuse(f"a value that {loop} carries is of several kinds, or of none that a program has")
+                raise self.refuse(f"a value that {loop} carries is of several kinds, or of none that a program has")
             kinds.append(kind)
         likes = [self.seen[key][0][place] for place in range(len(state))]
         began = tuple(map(_pack, kinds, state, likes))
@@ -102,7 +87,7 @@ class WhileLoops:
             )
         except Exception as error:
             said = f"{type(error).__name__}: {' '.join(str(error).split()):.300}"
-            raise self._refuse(f"torch's while_loop does not take that of {loop}: {said}") from error
+            raise self.refuse(f"torch's while_loop does not take that of {loop}: {said}") from error
         if not torch.compiler.is_dynamo_compiling():
             self.writes.keep(*state, *ended)
         results = zip(kinds, ended, state, read_outside, strict=True)
@@ -115,17 +100,13 @@ class WhileLoops:
         try:
             made: tuple[Any, ...] = watch.run(step, state)
         except Unmergeable as error:
-            self._refuse(f"{error}, in a step of {loop}")
+            self.refuse(f"{error}, in a step of {loop}")
             return step(*state)
         new, old = watch.new_ones(made), {id(one) for one in state}
         if any(_is_tensor(one) and id(one) not in new | old for one in made):
-            self._refuse(f"a step of {loop} gives a tensor that shares memory with another")
+            self.refuse(f"a step of {loop} gives a tensor that shares memory with another")
         self.seen.setdefault(key, []).append(tuple(map(_describe, made)))
         return made
-
-    def _refuse(self, why: str) -> NotApplicable:
-        self.refused.append(why)
-        return NotApplicable(why)
 
 
 def _run_in_python(test: Callable[..., Any], step: Step, state: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -210,14 +191,6 @@ def _unpack(kind: str, tensor: Any) -> Any:
     return tensor.item() if kind in ("int", "float") else tensor
 
 
-def value_of(read: Callable[[], Any]) -> Any:
-    """What `read` gives, or a mark where the name is not bound yet."""
-    try:
-        return read()
-    except NameError:
-        return _UNBOUND
-
-
 # --- conditions
 
 
@@ -287,17 +260,8 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
     changes = {one: code for one, code in found.items() if code is not None}
     if not changes:
         raise NotApplicable("no function has a `while` on a tensor's value with a body that only computes")
-    loops.codes.update(inner for code in changes.values() for inner in all_code(code))
-    with symbolic_numbers(call), swap_code(changes, loops.names):
-        with loops.observe():
-            run_known(call)
-        if loops.refused:
-            raise NotApplicable(loops.refused[0])
-        try:
-            yield replace(call, checks=(*call.checks, loops.writes.check))
-        finally:
-            if loops.refused:  # forward may have caught it
-                raise NotApplicable(loops.refused[0])
+    with run_rewritten(call, loops, loops.names, changes) as given:
+        yield given
 
 
 SHIM = Shim(

@@ -14,25 +14,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from exportdoctor.shims.rules.code_swap import ARM
+from exportdoctor.shims.rules.loop_exits import exits_in
+from exportdoctor.shims.rules.made_code import call_of, load, thunk
 from exportdoctor.shims.rules.name_flow import (
     OTHER_SCOPES,
     bound_names,
     is_name,
     is_read_first,
-    load,
     names_in_other_scopes,
 )
 from exportdoctor.shims.rules.name_uses import NameUses
 from exportdoctor.shims.rules.pure_code import Purity
 
-RUN, TRUTH, ALL, ANY, NOT, VALUE, UNBOUND = (
-    f"_while_{name}" for name in ("run", "truth", "all_hold", "any_holds", "does_not_hold", "value_of", "unbound")
+RUN, TRUTH, ALL, ANY, NOT, VALUE, NO_VALUE = (
+    f"_while_{name}" for name in ("run", "truth", "all_hold", "any_holds", "does_not_hold", "value_of", "no_value")
 )
 """What rewritten code calls."""
 
 _LEFT = f"{ARM}_ended"
 """How the names begin of flags that say that a loop was left. Those of `loop_exits.py` have other names."""
-_EXITS = (ast.Break, ast.Continue, ast.Return)
 _COMPUTE_ANEW = frozenset({"abs", "all", "any", "argmax", "item", "max", "mean", "min", "norm", "prod", "sum"})
 """Methods of a tensor whose results share no memory with it."""
 
@@ -113,26 +113,26 @@ class WhileRewrite:
         for one in body:
             match one:
                 case ast.Assign(targets=[ast.Name(id=name)]) if name.startswith(_LEFT):
-                    one.value = _call(TRUTH, _condition(one.value))
+                    one.value = call_of(TRUTH, _condition(one.value))
         arguments = ast.arguments([], [ast.arg(one) for one in carried], None, [], [], None, [])
         result = ast.Return(ast.Tuple([load(one) for one in carried], ast.Load()))
-        bodies: list[list[ast.stmt]] = [[ast.Return(_call(TRUTH, _condition(test)))], [*body, result]]
+        bodies: list[list[ast.stmt]] = [[ast.Return(call_of(TRUTH, _condition(test)))], [*body, result]]
         functions: list[ast.stmt] = [
             ast.FunctionDef(name, arguments, statements, [], None, None)
             for name, statements in zip(names, bodies, strict=True)
         ]
         function = self.purity.function
-        call = _call(
+        call = call_of(
             RUN,
             ast.Constant(f"{function.__module__}.{function.__qualname__}:{self.count}"),
             *map(load, names),
-            ast.Tuple([_call(VALUE, _thunk(load(one))) for one in carried], ast.Load()),
+            ast.Tuple([call_of(VALUE, thunk(load(one))) for one in carried], ast.Load()),
             ast.Tuple([ast.Constant(one in outside) for one in carried], ast.Load()),
             ast.Tuple([ast.Constant(one in flags) for one in carried], ast.Load()),
         )
         targets = ast.Tuple([ast.Name(one, ast.Store()) for one in carried], ast.Store())
         no_value: list[ast.stmt] = [  # before the loop, which has taken no step
-            ast.If(ast.Compare(load(one), [ast.Is()], [load(UNBOUND)]), [ast.Delete([ast.Name(one, ast.Del())])], [])
+            ast.If(ast.Compare(load(one), [ast.Is()], [load(NO_VALUE)]), [ast.Delete([ast.Name(one, ast.Del())])], [])
             for one in carried
         ]
         return [*functions, ast.Assign([targets], call), *no_value]
@@ -141,7 +141,7 @@ class WhileRewrite:
 
     def _without_exits(self, loop: ast.While) -> _Loop | None:
         """The loop with its exit in its test; None where it has another exit, or more of them."""
-        exits = [one for part in loop.body for one in _parts_of_body(part) if isinstance(one, _EXITS)]
+        exits = [one for part in loop.body for one in exits_in(part)]
         if loop.orelse or len(exits) > 1:
             return None
         if not exits:
@@ -181,20 +181,6 @@ class WhileRewrite:
         computed = {id(one) for part in (loop.test, *loop.body) for one in _operands(part)}
         is_own = begins_as_number or self._uses.is_only_written(name, loop, before)
         return is_own and all(id(one) in computed for one in uses if not _is_stored(one))
-
-
-def _parts_of_body(node: ast.stmt) -> Iterator[ast.AST]:
-    """It and what is inside of it, but for the exits of loops inside, which are their own, unless they return."""
-    if isinstance(node, ast.For | ast.While):
-        inside = (one for part in node.body for one in ast.walk(part))
-        yield from (one for one in inside if not isinstance(one, ast.Break | ast.Continue))
-        for one in node.orelse:
-            yield from _parts_of_body(one)
-        return
-    yield node
-    for name in ("body", "orelse", "finalbody", "handlers"):
-        for one in getattr(node, name, []) if isinstance(getattr(node, name, []), list) else []:
-            yield from _parts_of_body(one)
 
 
 def _count_reads(node: ast.AST) -> Counter[str]:
@@ -288,26 +274,18 @@ def _condition(node: ast.expr) -> ast.expr:
     """A condition with tensors kept as tensors: no `bool()`, and operators for `and`, `or`, `not`."""
     match node:
         case ast.BoolOp(op=op, values=[first, *rest]):
-            others = [_thunk(_condition(one)) for one in rest]
-            return _call(ALL if isinstance(op, ast.And) else ANY, _condition(first), *others)
+            others = [thunk(_condition(one)) for one in rest]
+            return call_of(ALL if isinstance(op, ast.And) else ANY, _condition(first), *others)
         case ast.UnaryOp(op=ast.Not(), operand=value):
-            return _call(NOT, _condition(value))
+            return call_of(NOT, _condition(value))
         case ast.Call(func=ast.Name(id="bool"), args=[value], keywords=[]):
             return _condition(value)
         case ast.Compare(left=left, ops=ops, comparators=others) if len(ops) > 1:
             sides = zip((left, *others), ops, others, strict=False)
             pairs: list[ast.expr] = [ast.Compare(one, [op], [other]) for one, op, other in sides]
-            return _call(ALL, pairs[0], *map(_thunk, pairs[1:]))
+            return call_of(ALL, pairs[0], *map(thunk, pairs[1:]))
     return node
 
 
 def _expressions(node: ast.expr) -> Iterator[ast.expr]:
     return (one for one in ast.walk(node) if isinstance(one, ast.expr) and hasattr(one, "lineno"))
-
-
-def _call(name: str, *args: ast.expr) -> ast.expr:
-    return ast.Call(load(name), list(args), [])
-
-
-def _thunk(value: ast.expr) -> ast.expr:
-    return ast.Lambda(ast.arguments([], [], ast.arg(ARM), [], [], None, []), value)

@@ -12,7 +12,8 @@ import torch
 
 from exportdoctor.core.records.outcome import SetKind
 from exportdoctor.targets.built import Inputs
-from exportdoctor.targets.eager import CallResult, NoEnd, run_calls
+from exportdoctor.targets.call_limit import NoEnd
+from exportdoctor.targets.eager import CallResult, run_calls
 from exportdoctor.torch_internals.trees import tree_flatten, tree_leaves
 from exportdoctor.worker.prove.compare_outputs import are_nan, tensors_in
 from exportdoctor.worker.prove.object_walk import tensors_by_path
