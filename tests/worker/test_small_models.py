@@ -49,7 +49,7 @@ def test_a_small_model_whose_forward_takes_too_long_is_none(tmp_path: Path) -> N
     """It is refused before anything of it runs."""
     target = opened(tmp_path / "depth_pro", DEPTH_PRO)
     with pytest.raises(
-        TargetError, match=r"There is no small model: with few layers its forward still takes [\d,]+ billion"
+        TargetError, match=r"There is no small model: With few layers its forward still takes [\d,]+ billion"
     ):
         target.capture(Capture(part="default" + SMALL_MODEL))
 
