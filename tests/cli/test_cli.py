@@ -631,7 +631,7 @@ def factory(tmp_path: Path) -> str:
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_an_interrupted_scan_saves_what_it_has_and_exits_130(factory: str) -> None:
+def test_an_interrupted_scan_saves_what_it_has_and_exits_130(factory: str, capsys: pytest.CaptureFixture[str]) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "exportdoctor", "scan", factory, "--exhaustive"], env=environment(),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -645,6 +645,8 @@ def test_an_interrupted_scan_saves_what_it_has_and_exits_130(factory: str) -> No
     assert "not tried" in out
     assert "scan --resume" in err
     assert list_runs()[0].status == "cut off"
+    assert run(["runs"]) == 0
+    assert "default begun; no findings" in capsys.readouterr().out
 
 
 def _answers() -> int:

@@ -304,6 +304,20 @@ def test_a_mapping_of_a_function_without_the_model_keeps_its_dtypes(folder: Path
         assert part.kwargs["inputs_embeds"].dtype is torch.float64
 
 
+@pytest.mark.parametrize("static", [False, True])
+def test_a_further_set_is_of_the_same_sizes_in_any_order_of_its_keywords(
+    folder: Path, tmp_path: Path, static: bool
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import torch\n\ndef inputs():\n"
+        "    ids, mask = torch.arange(6).reshape(1, 6), torch.ones(1, 6, dtype=torch.int64)\n"
+        "    return {'kwargs': {'input_ids': ids, 'attention_mask': mask},\n"
+        "            'more_inputs': [((), {'attention_mask': mask, 'input_ids': ids + 3})]}\n"
+    )
+    part = built(folder, inputs=f"{tmp_path / 'mine.py'}:inputs", static=static).part("default")
+    assert [list(kwargs) for _, kwargs in part.more_inputs] == [["attention_mask", "input_ids"]]
+
+
 def test_another_file_is_another_target(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "in.safetensors"
     identities = []

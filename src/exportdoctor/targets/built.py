@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.errors import UsageError
 from exportdoctor.targets.sizes.dynamic_shapes import dynamic_title
+from exportdoctor.targets.sizes.other_sizes import same_shapes
 
 if TYPE_CHECKING:
     from torch import nn
@@ -50,12 +51,13 @@ class BuiltPart:
     unused: int = 0
 
     def at_fixed_sizes(self) -> BuiltPart:
-        """The part with its one input set, and no dynamic sizes."""
+        """The part with its first input set, those of the same sizes, and no dynamic ones."""
+        first = self.args, self.kwargs
         return replace(
             self,
             title=dynamic_title({}),
             dynamic_shapes=None,
-            more_inputs=(),
+            more_inputs=tuple(one for one in self.more_inputs if same_shapes(one, first)),
             axes={},
             several=None,
             prepare=self.prepare_fixed or self.prepare,

@@ -48,7 +48,8 @@ def runs(deleted: tuple[str, ...], as_json: bool) -> int:
 
 
 def _cells(run: RunSummary) -> tuple[Span, ...]:
-    verdicts = ", ".join(f"{part} {verdict}" for part, verdict in run.parts.items())
+    parts = {**run.parts, **dict.fromkeys(run.begun, "begun")}
+    verdicts = ", ".join(f"{part} {verdict}" for part, verdict in parts.items())
     return (
         Span(run.run, "bold"),
         Span(run.status, _COLOURS[run.status]),

@@ -100,12 +100,13 @@ def _group(size: int, dim: Any) -> Any:
 
 
 def same_shapes(left: Inputs, right: Inputs) -> bool:
-    """Whether two input sets have the same structure and the same sizes throughout."""
+    """Whether two input sets have the same structure and the same sizes throughout; keywords in any order."""
     return _shapes(left) == _shapes(right)
 
 
 def _shapes(inputs: Inputs) -> tuple[Any, list[Any]]:
-    leaves, structure = tree_flatten(inputs)
+    args, kwargs = inputs
+    leaves, structure = tree_flatten((args, {name: kwargs[name] for name in sorted(kwargs)}))
     return structure, [_shape(leaf) for leaf in leaves]
 
 
