@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import platform
 import re
 import runpy
 import sys
@@ -60,6 +61,15 @@ def stack_file(folder: Path) -> Path:
 
 def measure(path: Path, **how: Any) -> SensitivityResult:
     return find_sensitivity(SensitivityRequest(file=str(path), **{"to": "int8", **how}), lambda _: None)
+
+
+@pytest.mark.parametrize("to", ["int8", "w8a8"])
+def test_sums_that_saturate_are_told_where_the_processor_has_no_wide_ones(tmp_path: Path, to: str) -> None:
+    flags = Path("/proc/cpuinfo").read_text() if platform.machine() == "x86_64" else "vnni"
+    narrow = to == "int8" and "vnni" not in flags
+    found = measure(write_file(torch.nn.Linear(8, 4), torch.randn(2, 8), tmp_path / "small.onnx"), to=to)
+    assert found.made >= 0
+    assert any("saturate" in note for note in found.notes) == narrow
 
 
 def lower_alone(path: Path, cost: LayerCost, folder: Path) -> tuple[float, float | None]:

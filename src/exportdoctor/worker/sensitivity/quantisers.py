@@ -136,6 +136,29 @@ def _quantise_statically(
     )
 
 
+def products_saturate(to: Lowering) -> bool:
+    """Whether ONNX Runtime adds products of this lowering's integers wrongly on this processor.
+
+    x86 processors without VNNI add two products of uint8 and int8 in 16 bits. One product of the largest numbers is
+    asked; of int8 and int8 the sums are right.
+    """
+    import numpy
+    import onnxruntime
+    from onnx import TensorProto, helper, numpy_helper
+
+    if to != "int8":
+        return False
+    weight = numpy_helper.from_array(numpy.full((64, 16), 127, numpy.int8), "weight")
+    given = helper.make_tensor_value_info("given", TensorProto.UINT8, [1, 64])
+    made = helper.make_tensor_value_info("made", TensorProto.INT32, [1, 16])
+    node = helper.make_node("MatMulInteger", ["given", "weight"], ["made"])
+    graph = helper.make_graph([node], "products", [given], [made], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    [sums] = session.run(None, {"given": numpy.full((1, 64), 255, numpy.uint8)})
+    return bool((sums != 64 * 255 * 127).any())
+
+
 def _nbits(model: Any, exclude: Sequence[str], *, qdq: bool) -> Any:
     from onnxruntime.quantization import QuantFormat
     from onnxruntime.quantization.matmul_nbits_quantizer import DefaultWeightOnlyQuantConfig, MatMulNBitsQuantizer

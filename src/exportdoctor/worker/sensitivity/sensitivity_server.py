@@ -34,7 +34,13 @@ from exportdoctor.worker.sensitivity.calibration import read_sets, unnamed_sets
 from exportdoctor.worker.sensitivity.lowered_modules import CALL, float_outputs, lower_modules, quantise_copy
 from exportdoctor.worker.sensitivity.lowered_program import lower_program, quantise_program
 from exportdoctor.worker.sensitivity.measure import LARGEST, LowerableModel, Sensitivity, relative_error
-from exportdoctor.worker.sensitivity.quantisers import Feed, read_lowered, save_model, write_lowered
+from exportdoctor.worker.sensitivity.quantisers import (
+    Feed,
+    products_saturate,
+    read_lowered,
+    save_model,
+    write_lowered,
+)
 from exportdoctor.worker.sensitivity.switched_model import load_graph, switch_layers
 from exportdoctor.worker.translate.onnx_program import flat_inputs, name_values, needs_external_data, translate
 
@@ -83,7 +89,7 @@ def find_sensitivity(request: SensitivityRequest, doing: Progress) -> Sensitivit
             part=subject.part,
             made=made,
             sets=(len(calibration), len(search), len(proof)),
-            notes=(*subject.notes, *filter(None, [note])),
+            notes=(*subject.notes, *filter(None, [note]), *_processor_notes(request.to, made)),
         )
 
 
@@ -255,6 +261,11 @@ def _run_made(
     except Exception as error:
         return -1.0, wording.not_made(f"{type(error).__name__}: {first_line(error, 200)}")
     return min(found, LARGEST), ""
+
+
+def _processor_notes(to: Lowering, made: float) -> tuple[str, ...]:
+    """What the processor adds to the error of the quantiser's own file, where that was run."""
+    return (wording.SATURATES,) if made >= 0 and products_saturate(to) else ()
 
 
 def _of_target(request: SensitivityRequest, folder: Path, doing: Progress) -> _Subject:
