@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 from pathlib import Path
 from textwrap import indent
 from types import FunctionType
@@ -10,16 +11,19 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.export import Dim
 
 from exportdoctor.shims import ExportCall, apply_shims, export_program, find
 from exportdoctor.shims.record import NotApplicable
+from exportdoctor.shims.rules.arm_watch import Unmergeable
 from exportdoctor.shims.rules.pure_code import Purity
+from exportdoctor.shims.rules.step_choices import StepChoices, choose
 from exportdoctor.shims.rules.while_loops import WhileLoops
 from exportdoctor.shims.rules.while_rewrite import WhileRewrite
+from exportdoctor.targets.factory.factory_file import import_factory_file
 from exportdoctor.worker.translate.onnx_session import OnnxSession
 
 TESTS = (
@@ -43,13 +47,18 @@ STATEMENTS = (
     "error = a.abs().max().item()",
     "if a.abs().max() < 0.2:\n            break",
     "if n > 3:\n            break",
+    "if n > 1:\n            continue",
+    "if b.sum() > 0:\n            a = a - 0.1\n        else:\n            b = b * 0.5\n            later = b",
+    "a = a - 0.1 if a.sum() > 0 else a * 0.5",
+    "if total.sum() > 2:\n            flag = False",
+    "if a.min() < 0:\n            b = b.abs()\n            continue",
     # what no step may do
     "a += 1",
     "x[0] = n",
     "kept = total\n        total += 1\n        b = b + kept",
     "outs.append(a)",
     "b.add_(1)",
-    "if n > 1:\n            continue",
+    "if a.max() > 0.3:\n            n = n + 1\n            if n > 5:\n                break\n            a = a * 0.8",
     "if n > 4:\n            return b",
 )
 RESULTS = ("a", "b", "n", "total", "seen", "flag", "error", "fresh", "len(outs)", "k", "x")
@@ -69,6 +78,23 @@ class Forgetful(WhileLoops):
     def run(self, loop: str, test: Any, step: Any, state: Any, read_outside: Any, flags: Any) -> Any:
         ended = super().run(loop, test, step, state, read_outside, flags)
         return tuple(end if read else old for end, old, read in zip(ended, state, read_outside, strict=True))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.choices = BothArms()
+
+
+class BothArms(StepChoices):
+    """Computes both arms where they can be, as a program does."""
+
+    def choose_in_step(
+        self, branch: str, condition: Any, then: Any, other: Any, *before: Any, asked: Any = None
+    ) -> Any:
+        wanted = super().choose_in_step(branch, condition, then, other, *before, asked=asked)
+        try:
+            return choose(torch.tensor(bool(condition)), then(*before), other(*before))
+        except (Unmergeable, RuntimeError):
+            return wanted
 
 
 def run_both(source: str, x: Tensor) -> tuple[int, Any, Any]:
@@ -277,12 +303,43 @@ class Sometimes(nn.Module):
 
 
 class Branching(nn.Module):
+    """Steps with a branch, numbers that only one arm counts, and exits in the middle."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        n, large, total = 0, 0, torch.zeros(())
+        while n < 40:
+            n += 1
+            slope = 2 * x
+            if slope.norm() > 1:
+                slope = slope / slope.norm()
+                large += 1
+            if slope.norm() < 0.1:
+                break
+            if n % 2 == 0:
+                x = x - 0.1 * slope
+                continue
+            x = x - (0.3 if large < 9 else 0.2) * slope
+            total = total + x.sum()
+        return x * n + large, total
+
+
+class Looking(nn.Module):
+    """An arm of a step may refuse values for which it is not taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.rand(4, 4))
+
     def forward(self, x: Tensor) -> Tensor:
-        while x.abs().max() > 1:
-            if x.sum() > 0:
-                x = x - 0.5
-            x = x * 0.9
-        return x
+        place, y = x.sum().long() % 7, x
+        while y.abs().max() > 0.5:
+            if place < 4:
+                row = self.table.index_select(0, place.reshape(1))[0]
+                y = y * row.sigmoid()
+            else:
+                y = y * 0.7
+            place = (place + 3) % 7
+        return y
 
 
 ROWS = ({0: Dim.DYNAMIC},)
@@ -290,7 +347,9 @@ ROWS = ({0: Dim.DYNAMIC},)
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize("module", [Root, Halting, Converging, Middle, Flagged], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "module", [Root, Halting, Converging, Middle, Flagged, Branching], ids=lambda one: one.__name__
+)
 def test_the_program_and_its_onnx_file_take_as_many_steps_as_eager(module: type[nn.Module], tmp_path: Path) -> None:
     torch.manual_seed(0)
     eager = module().eval()
@@ -375,14 +434,66 @@ def test_what_is_added_to_behind_a_loop_is_what_the_loop_made() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", [Left, Always, Again])
-def test_names_are_carried_on_every_way_out_of_a_loop(module: type[nn.Module]) -> None:
+@pytest.mark.parametrize("module", [Left, Always, Again, Looking])
+def test_the_program_computes_what_eager_does(module: type[nn.Module]) -> None:
     eager = module()
-    call = ExportCall(module=eager, args=(torch.ones(3) * 2,))
+    call = ExportCall(module=eager, args=(torch.ones(4) * 2,))
     with apply_shims([find("while-as-while-loop")], call) as changed:
         program = export_program(changed).module()
     for scale in (0.1, 1.0, 50.0):
-        assert torch.equal(program(torch.ones(3) * scale), eager(torch.ones(3) * scale))
+        torch.testing.assert_close(program(torch.ones(4) * scale), eager(torch.ones(4) * scale))
+
+
+EXPORTABLE = (
+    STATEMENTS[: STATEMENTS.index("error = a.abs().max().item()")]
+    + STATEMENTS[STATEMENTS.index("if a.abs().max() < 0.2:\n            break") : STATEMENTS.index("a += 1")]
+)
+
+
+@st.composite
+def drawn_modules(draw: st.DrawFn) -> str:
+    body = draw(st.lists(st.sampled_from(EXPORTABLE), min_size=1, max_size=4))
+    lines = ["steps = steps + 1", *map(_at_the_margin, body)]
+    header = f"while ({draw(st.sampled_from(TESTS))}) and steps < 9:"
+    results = draw(st.lists(st.sampled_from(("a", "b", "total", "x * n", "a + flag")), min_size=1, max_size=3))
+    before = ("a, b = x * 1, x + 1", "n = 0", "steps = 0", "flag = x.sum() < 99", "total = torch.zeros_like(x)")
+    code = "\n".join(
+        [*before, header, *(indent(one, "    ") for one in lines), f"return x * steps, {', '.join(results)}"]
+    )
+    return f"import torch\n\nclass Drawn(torch.nn.Module):\n    def forward(self, x):\n{indent(code, ' ' * 8)}\n"
+
+
+def _check_program(source: str, folder: Path) -> bool:
+    """Whether it has a program, which then gives what eager gives."""
+    path = folder / f"drawn_{hashlib.sha256(source.encode()).hexdigest()[:12]}.py"
+    path.write_text(source)
+    eager = import_factory_file(path).Drawn()
+    call = ExportCall(module=eager, args=(torch.linspace(-0.3, 0.9, 4),), dynamic_shapes=ROWS)
+    try:
+        with apply_shims([find("while-as-while-loop")], call) as changed:
+            program = export_program(changed).module()
+    except Exception:
+        return False
+    for seed, scale in enumerate((0.1, 1.0, 5.0, 40.0)):
+        x = (torch.rand(3 + seed, generator=torch.Generator().manual_seed(seed)) - 0.4) * scale
+        for one, other in zip(program(x), eager(x), strict=True):
+            torch.testing.assert_close(torch.as_tensor(one), torch.as_tensor(other), msg=lambda said: source + said)
+    return True
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(source=drawn_modules())
+def test_drawn_programs_compute_what_eager_does(source: str, tmp_path: Path) -> None:
+    _check_program(source, tmp_path)
+
+
+@pytest.mark.night
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(source=drawn_modules())
+def test_many_drawn_programs_compute_what_eager_does(source: str, tmp_path: Path) -> None:
+    _check_program(source, tmp_path)
 
 
 @pytest.mark.slow
@@ -391,7 +502,6 @@ def test_names_are_carried_on_every_way_out_of_a_loop(module: type[nn.Module]) -
     [
         (Growing, "does not take that of"),
         (Written, "written into"),
-        (Branching, "does not take"),
         (Shared, "shares memory"),
         (Summing, "of several kinds"),
         (Sometimes, "no eager run takes a step"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from exportdoctor.shims.rules.code_swap import ARM
 from exportdoctor.shims.rules.made_code import load
@@ -29,6 +29,8 @@ class LoopExits:
     purity: Purity
     is_open: Callable[[ast.expr], bool]
     count: int = 0
+    asking: list[ast.expr] = field(default_factory=list)
+    """The conditions of the exits that were replaced last, the first one at the end."""
 
     def of_function(self, node: ast.FunctionDef) -> None:
         """Rewrites them in place."""
@@ -54,9 +56,9 @@ class LoopExits:
         exits = {type(one) for part in loop.body for one in exits_in(part)}
         if not exits or loop.orelse or len(exits - {ast.Continue}) > 1 or (ast.Return in exits and not returns):
             return [loop]
-        names = _Names(f"{LEFT}_{self.count + 1}", f"{RESULT}_{self.count + 1}")
-        self._asking: list[ast.expr] = []
-        body = self._without_exits(copy.deepcopy(loop.body), names)
+        names = ExitNames(f"{LEFT}_{self.count + 1}", f"{RESULT}_{self.count + 1}")
+        self.asking = []
+        body = self.replace_exits(copy.deepcopy(loop.body), names)
         if body is None or not inside.of_statements(loop.body) or _makes_functions(body):
             return [loop]
         if exits == {ast.Continue}:
@@ -71,7 +73,7 @@ class LoopExits:
         last: list[ast.stmt] = [ast.If(load(names.left), [ast.Return(load(names.result))], [])]
         made = [*no, loop, *(last if ast.Return in exits else [])]
         for one in (*no, *loop.body, *last):
-            _at_line_of(one, self._asking[-1])  # where it cannot be chosen between, it fails there
+            _at_line_of(one, self.asking[-1])  # where it cannot be chosen between, it fails there
         return made
 
     def _may_go_on(self, loop: ast.For) -> bool:
@@ -93,7 +95,7 @@ class LoopExits:
                 return self._is_there(value)
         return isinstance(self.purity.resolve(over), list | tuple | torch.nn.ModuleList | torch.nn.Sequential)
 
-    def _without_exits(self, statements: Sequence[ast.stmt], names: _Names) -> list[ast.stmt] | None:
+    def replace_exits(self, statements: Sequence[ast.stmt], names: ExitNames) -> list[ast.stmt] | None:
         """The body with each exit as a flag, and what follows it in the other arm; None where it cannot be."""
         for place, one in enumerate(statements):
             if not any(exits_in(one)):
@@ -101,7 +103,7 @@ class LoopExits:
             if not isinstance(one, ast.If) or not self.is_open(one.test) or not isinstance(one.body[-1], _EXITS):
                 return None
             last, taken = one.body[-1], one.body[:-1]
-            rest = self._without_exits([*one.orelse, *statements[place + 1 :]], names)
+            rest = self.replace_exits([*one.orelse, *statements[place + 1 :]], names)
             if rest is None or any(any(exits_in(each)) for each in taken):
                 return None
             made: list[ast.stmt] = [ast.If(one.test, [*taken, *_result_of(last, names)] or [ast.Pass()], rest)]
@@ -110,13 +112,13 @@ class LoopExits:
                 flag = ast.Assign([ast.Name(names.left, ast.Store())], truth)
                 made = [flag, ast.If(load(names.left), made[0].body, rest)]  # type: ignore[attr-defined]
             if not isinstance(last, ast.Continue):
-                self._asking.append(one.test)  # in the end the first one
+                self.asking.append(one.test)
             return [*statements[:place], *(_at_line_of(each, one.test) for each in made)]
         return list(statements)
 
 
 @dataclass(frozen=True)
-class _Names:
+class ExitNames:
     """Of the flag that says that a loop was left, and of the result of the function if it was left by `return`."""
 
     left: str
@@ -131,7 +133,7 @@ def _is_read_in_loops_alone(name: str, node: ast.AST) -> bool:
     return name not in own_names(node) and all(_is_read_in_loops_alone(name, one) for one in parts)
 
 
-def _result_of(last: ast.stmt, names: _Names) -> list[ast.stmt]:
+def _result_of(last: ast.stmt, names: ExitNames) -> list[ast.stmt]:
     if not isinstance(last, ast.Return):
         return []
     value = last.value if last.value is not None else ast.Constant(None)

@@ -1,7 +1,8 @@
 """A `while` on a tensor's value becomes a loop in the program, by torch's while_loop, where its body only computes.
 
-The functions are rewritten by their syntax tree (`while_rewrite.py`). What the loop carries are tensors in the program:
-a number becomes one of 64 bits, out of which the test and the step read it again.
+The functions are rewritten by their syntax tree (`while_rewrite.py`; `step_choices.py` has what branches in a step
+become). What the loop carries are tensors in the program: a number becomes one of 64 bits, out of which the test and
+the step read it again.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from exportdoctor.shims.rules.arm_watch import Unmergeable, watch_arm
 from exportdoctor.shims.rules.asked_lines import asked_lines
 from exportdoctor.shims.rules.code_swap import compile_for, definition_of, owners_of
 from exportdoctor.shims.rules.later_writes import LaterWrites
+from exportdoctor.shims.rules.loop_conditions import all_hold, any_holds, does_not_hold, truth_of
 from exportdoctor.shims.rules.name_flow import READS_ALL_NAMES, all_names
 from exportdoctor.shims.rules.observed_rewrite import UNBOUND, ObservedRewrite, run_rewritten, value_of
 from exportdoctor.shims.rules.pure_code import Purity
+from exportdoctor.shims.rules.step_choices import StepChoices
 from exportdoctor.shims.rules.while_rewrite import ALL, ANY, NO_VALUE, NOT, RUN, TRUTH, VALUE, WhileRewrite
 from exportdoctor.torch_internals.loop_operators import run_while
 
@@ -39,11 +42,20 @@ class WhileLoops(ObservedRewrite):
         default_factory=lambda: LaterWrites("loop", "with which a loop on values began or ended", operator="while_loop")
     )
 
+    def __post_init__(self) -> None:
+        self.choices = StepChoices(codes=self.codes, refused=self.refused)
+
     @property
     def names(self) -> dict[str, Any]:
         """What the names mean in the code."""
         return {RUN: self.run, TRUTH: truth_of, ALL: all_hold, ANY: any_holds, NOT: does_not_hold, VALUE: value_of,
-                NO_VALUE: UNBOUND}  # fmt: skip
+                NO_VALUE: UNBOUND, **self.choices.names}  # fmt: skip
+
+    @contextmanager
+    def observe(self) -> Iterator[None]:
+        """Within it, what eager runs of the loops and of the branches in them show is noted."""
+        with super().observe(), self.choices.observe():
+            yield
 
     def run(
         self,
@@ -191,55 +203,6 @@ def _unpack(kind: str, tensor: Any) -> Any:
     return tensor.item() if kind in ("int", "float") else tensor
 
 
-# --- conditions
-
-
-def truth_of(value: Any) -> Any:
-    """During export a condition as a tensor, bool (); otherwise the value."""
-    import torch
-
-    if not torch.compiler.is_exporting():
-        return value
-    if isinstance(value, torch.Tensor):
-        return value.reshape(()).to(torch.bool)
-    number: Any = bool(value) if value is None or isinstance(value, str | list | tuple | dict | set) else value
-    number = number if type(number) in (bool, torch.SymBool) else number != 0
-    if number is True or number is False:  # to dynamo a symbolic one is of the same class
-        return torch.full((), number)
-    return torch.scalar_tensor(torch.sym_ite(number, 1, 0), dtype=torch.int64) != 0
-
-
-def all_hold(first: Any, *others: Callable[[], Any]) -> Any:
-    """`first and other() and ...`; during export all of them are computed."""
-    import torch
-
-    if not torch.compiler.is_exporting():
-        return first and all(one() for one in others)
-    found = truth_of(first)
-    for one in others:
-        found = found & truth_of(one())
-    return found
-
-
-def any_holds(first: Any, *others: Callable[[], Any]) -> Any:
-    """`first or other() or ...`; during export all of them are computed."""
-    import torch
-
-    if not torch.compiler.is_exporting():
-        return first or any(one() for one in others)
-    found = truth_of(first)
-    for one in others:
-        found = found | truth_of(one())
-    return found
-
-
-def does_not_hold(value: Any) -> Any:
-    """`not value`."""
-    import torch
-
-    return ~truth_of(value) if torch.compiler.is_exporting() else not value
-
-
 # --- the shim
 
 
@@ -272,11 +235,15 @@ SHIM = Shim(
     does=(
         "Python asks a tensor whether a `while` goes on. The function is rewritten in its syntax tree, so that torch's "
         "while_loop runs the body as often as the values say. The body may only compute and bind local names; what it "
-        "carries keeps its sizes and dtypes. `if condition: break` may stand at the beginning or the end of the body, "
-        "and anywhere in that of a `while True`. The shim does not apply where a tensor is written into with which the "
-        "loop began or ended. torch.onnx translates the loop to ONNX's Loop."
+        "carries keeps its sizes and dtypes. An `if` in it on what the loop changes becomes a choice between two arms, "
+        "by torch.where, or by torch.cond where an arm may refuse values; so do `if condition: break` and `continue`. "
+        "The shim does not apply where a tensor is written into with which the loop began or ended. torch.onnx "
+        "translates the loop to ONNX's Loop, but for one with a torch.cond."
     ),
-    precondition="both sides of `and` and `or` in the loop's condition can be computed in any case",
+    precondition=(
+        "both sides of `and` and `or` in a loop's conditions, and arms that torch.where chooses between, can be "
+        "computed in any case"
+    ),
     cures=(Cure(kinds=("data_dependent_value", "data_dependent_guard"), where=r": (?:while|if) "),),
     needs={"torch": ">=2.13"},
     link="https://docs.pytorch.org/docs/stable/export.html#data-and-shape-dependent-control-flow",

@@ -2,7 +2,8 @@
 
 A step may only compute and bind local names. A name that it reads before it binds it, that the test reads, or that is
 read behind the loop, is carried. `if condition: break` at the beginning or the end of the body becomes part of the
-test, and anywhere in the body of a `while True`, whose part before it runs once before the loop. Other loops stay.
+test, and anywhere in the body of a `while True`, whose part before it runs once before the loop. Other exits become
+flags (`loop_exits.py`), and branches on what the loop changes choices (`merge_branches.py`).
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import ast
 import copy
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from exportdoctor.shims.rules.arm_choice import VALUE as VALUE_OF
 from exportdoctor.shims.rules.code_swap import ARM
-from exportdoctor.shims.rules.loop_exits import exits_in
+from exportdoctor.shims.rules.loop_exits import LEFT, RESULT, ExitNames, LoopExits, exits_in
 from exportdoctor.shims.rules.made_code import call_of, load, thunk
+from exportdoctor.shims.rules.merge_branches import MergedBranches, OpenConditions
 from exportdoctor.shims.rules.name_flow import (
     OTHER_SCOPES,
     bound_names,
@@ -25,14 +28,13 @@ from exportdoctor.shims.rules.name_flow import (
 )
 from exportdoctor.shims.rules.name_uses import NameUses
 from exportdoctor.shims.rules.pure_code import Purity
+from exportdoctor.shims.rules.step_choices import CHOOSE_IN_STEP
 
 RUN, TRUTH, ALL, ANY, NOT, VALUE, NO_VALUE = (
     f"_while_{name}" for name in ("run", "truth", "all_hold", "any_holds", "does_not_hold", "value_of", "no_value")
 )
 """What rewritten code calls."""
 
-_LEFT = f"{ARM}_ended"
-"""How the names begin of flags that say that a loop was left. Those of `loop_exits.py` have other names."""
 _COMPUTE_ANEW = frozenset({"abs", "all", "any", "argmax", "item", "max", "mean", "min", "norm", "prod", "sum"})
 """Methods of a tensor whose results share no memory with it."""
 
@@ -102,18 +104,14 @@ class WhileRewrite:
         if repeats:  # the loop itself reads them when it runs again
             outside.update(carried)
         self.count += 1
-        flags = {name for name in carried if self._truths[name] == self._reads[name] or name.startswith(_LEFT)}
-        made = [*first, *self._statements(plain.test, body, carried, outside, flags)]
-        return [ast.copy_location(one, loop) for one in made]
+        flags = {name for name in carried if self._truths[name] == self._reads[name] or name.startswith(LEFT)}
+        statements = self._statements(plain.test, body, carried, outside, flags)
+        return [ast.copy_location(one, loop) for one in (*first, *statements)]
 
     def _statements(
         self, test: ast.expr, body: list[ast.stmt], carried: list[str], outside: set[str], flags: set[str]
     ) -> list[ast.stmt]:
         names = [f"{ARM}_{part}_{self.count}" for part in ("test", "step")]
-        for one in body:
-            match one:
-                case ast.Assign(targets=[ast.Name(id=name)]) if name.startswith(_LEFT):
-                    one.value = call_of(TRUTH, _condition(one.value))
         arguments = ast.arguments([], [ast.arg(one) for one in carried], None, [], [], None, [])
         result = ast.Return(ast.Tuple([load(one) for one in carried], ast.Load()))
         bodies: list[list[ast.stmt]] = [[ast.Return(call_of(TRUTH, _condition(test)))], [*body, result]]
@@ -121,6 +119,7 @@ class WhileRewrite:
             ast.FunctionDef(name, arguments, statements, [], None, None)
             for name, statements in zip(names, bodies, strict=True)
         ]
+        functions[1] = self._merge_branches(functions[1], carried)
         function = self.purity.function
         call = call_of(
             RUN,
@@ -137,18 +136,35 @@ class WhileRewrite:
         ]
         return [*functions, ast.Assign([targets], call), *no_value]
 
+    def _merge_branches(self, step: ast.stmt, carried: Collection[str]) -> ast.stmt:
+        """The step with its branches merged. A name that is bound in an arm alone has a mark before."""
+        assert isinstance(step, ast.FunctionDef)
+        changing = {name for one in step.body for name in bound_names(one)}
+        merging = MergedBranches(
+            self.purity,
+            OpenConditions(self.lines, step, changing),
+            step,
+            choose=CHOOSE_IN_STEP,
+            condition=_condition,
+            within=f"{self.count}.",
+        )
+        merged = merging.visit(step)
+        unbound = sorted({*_names_before_arms(merged)} - {*carried})
+        merged.body[:0] = [ast.Assign([ast.Name(one, ast.Store())], load(NO_VALUE)) for one in unbound]
+        return merged
+
     # --- exits
 
     def _without_exits(self, loop: ast.While) -> _Loop | None:
-        """The loop with its exit in its test; None where it has another exit, or more of them."""
+        """The loop with its exit in its test, or with flags for its exits; None where it has others."""
         exits = [one for part in loop.body for one in exits_in(part)]
-        if loop.orelse or len(exits) > 1:
+        if loop.orelse or any(isinstance(one, ast.Return) for one in exits):
             return None
         if not exits:
             return _Loop([], loop.test, loop.body, [loop.test])
         places = [place for place, one in enumerate(loop.body) if _is_plain_exit(one)]
-        if len(places) != 1:
-            return None
+        if len(places) != 1 or len(exits) > 1:
+            return self._with_flags(loop)
         first, rest = loop.body[: places[0]], loop.body[places[0] + 1 :]
         leaves = loop.body[places[0]].test  # type: ignore[attr-defined]
         asked = [loop.test, leaves]
@@ -158,12 +174,17 @@ class WhileRewrite:
         if not first:
             return _Loop([], ast.BoolOp(ast.And(), [loop.test, stays]), rest, asked)
         if rest:
-            return None
-        left = f"{_LEFT}_{self.count + 1}"
-        no: list[ast.stmt] = [ast.Assign([ast.Name(left, ast.Store())], ast.Constant(False))]
+            return self._with_flags(loop)
+        left = f"{LEFT}_{self.count + 1}"
         flag = ast.Assign([ast.Name(left, ast.Store())], leaves)
-        goes_on = ast.BoolOp(ast.And(), [ast.UnaryOp(ast.Not(), load(left)), loop.test])
-        return _Loop(no, goes_on, [*first, ast.copy_location(flag, leaves)], asked)
+        return _loop_until(left, loop, [*first, ast.copy_location(flag, leaves)], asked)
+
+    def _with_flags(self, loop: ast.While) -> _Loop | None:
+        """The loop with a flag for its exits; None where they are no `if condition: break`, or `continue`."""
+        names = ExitNames(f"{LEFT}_{self.count + 1}", f"{RESULT}_{self.count + 1}")
+        exits = LoopExits(self.purity, lambda _: True)
+        body = exits.replace_exits(copy.deepcopy(loop.body), names)
+        return None if body is None else _loop_until(names.left, loop, body, [loop.test, *exits.asking])
 
     # --- `total += value`
 
@@ -204,6 +225,23 @@ def _count_truths(node: ast.AST) -> Counter[str]:
             case ast.UnaryOp(op=ast.Not(), operand=value):
                 waiting.append(value)
     return found
+
+
+def _names_before_arms(node: ast.AST) -> Iterator[str]:
+    """The names that are read before a choice between two arms."""
+    for one in ast.walk(node):
+        match one:
+            case ast.Call(func=ast.Name(id=function), args=[ast.Lambda(body=ast.Name(id=name))]) if (
+                function == VALUE_OF
+            ):
+                yield name
+
+
+def _loop_until(left: str, loop: ast.While, body: list[ast.stmt], asked: list[ast.expr]) -> _Loop:
+    """The loop as long as the flag does not hold."""
+    no: list[ast.stmt] = [ast.Assign([ast.Name(left, ast.Store())], ast.Constant(False))]
+    goes_on = ast.BoolOp(ast.And(), [ast.UnaryOp(ast.Not(), load(left)), loop.test])
+    return _Loop(no, goes_on, body, asked)
 
 
 def _is_plain_exit(node: ast.stmt) -> bool:
