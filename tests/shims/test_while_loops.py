@@ -52,14 +52,16 @@ STATEMENTS = (
     "a = a - 0.1 if a.sum() > 0 else a * 0.5",
     "if total.sum() > 2:\n            flag = False",
     "if a.min() < 0:\n            b = b.abs()\n            continue",
+    "if a.max() > 0.3:\n            n = n + 1\n            if n > 5:\n                break\n            a = a * 0.8",
+    "if b.sum() > 0:\n            b = b - 1\n            if n > 2:\n                continue\n            a = b * 2",
     # what no step may do
     "a += 1",
     "x[0] = n",
     "kept = total\n        total += 1\n        b = b + kept",
     "outs.append(a)",
     "b.add_(1)",
-    "if a.max() > 0.3:\n            n = n + 1\n            if n > 5:\n                break\n            a = a * 0.8",
     "if n > 4:\n            return b",
+    "for k in range(2):\n            if n > 3:\n                break\n        else:\n            break",
 )
 RESULTS = ("a", "b", "n", "total", "seen", "flag", "error", "fresh", "len(outs)", "k", "x")
 

@@ -150,6 +150,30 @@ def exits_in(node: ast.AST) -> Iterator[ast.stmt]:
         yield from (one for one in exits_in(part) if part not in own or isinstance(one, ast.Return))
 
 
+def flag_exits(statements: Sequence[ast.stmt], left: str, skipped: str) -> list[ast.stmt] | None:
+    """A step with flags for its exits, also inside of branches that go on: `left` for `break`, `skipped` for
+    `continue`. None where one is neither, or inside of something else than an `if`."""
+    for place, one in enumerate(statements):
+        if not any(exits_in(one)):
+            continue
+        before = list(statements[:place])
+        if isinstance(one, ast.Break | ast.Continue):
+            name = left if isinstance(one, ast.Break) else skipped
+            return [*before, ast.copy_location(ast.Assign([ast.Name(name, ast.Store())], ast.Constant(True)), one)]
+        if not isinstance(one, ast.If):
+            return None
+        parts = [flag_exits(part, left, skipped) for part in (one.body, one.orelse, statements[place + 1 :])]
+        body, other, rest = parts
+        if body is None or other is None or rest is None:
+            return None
+        made: list[ast.stmt] = [ast.If(one.test, body, other)]
+        if rest:
+            goes_on = ast.UnaryOp(ast.Not(), ast.BoolOp(ast.Or(), [load(left), load(skipped)]))
+            made.append(ast.If(goes_on, rest, []))
+        return [*before, *(_at_line_of(ast.copy_location(each, one), one.test) for each in made)]
+    return list(statements)
+
+
 def is_flag(node: ast.stmt) -> bool:
     """Whether it says whether a loop is left: what it binds is only asked for its truth."""
     match node:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from exportdoctor.shims.rules.arm_choice import VALUE as VALUE_OF
 from exportdoctor.shims.rules.code_swap import ARM
-from exportdoctor.shims.rules.loop_exits import LEFT, RESULT, ExitNames, LoopExits, exits_in
+from exportdoctor.shims.rules.loop_exits import LEFT, RESULT, ExitNames, LoopExits, exits_in, flag_exits
 from exportdoctor.shims.rules.made_code import call_of, load, thunk
 from exportdoctor.shims.rules.merge_branches import MergedBranches, OpenConditions
 from exportdoctor.shims.rules.name_flow import (
@@ -180,11 +180,14 @@ class WhileRewrite:
         return _loop_until(left, loop, [*first, ast.copy_location(flag, leaves)], asked)
 
     def _with_flags(self, loop: ast.While) -> _Loop | None:
-        """The loop with a flag for its exits; None where they are no `if condition: break`, or `continue`."""
-        names = ExitNames(f"{LEFT}_{self.count + 1}", f"{RESULT}_{self.count + 1}")
-        exits = LoopExits(self.purity, lambda _: True)
-        body = exits.replace_exits(copy.deepcopy(loop.body), names)
-        return None if body is None else _loop_until(names.left, loop, body, [loop.test, *exits.asking])
+        """The loop with flags for its exits; None where one is inside of something else than an `if`."""
+        left, skipped = (f"{LEFT}_{self.count + 1}{suffix}" for suffix in ("", "_step"))
+        branches = [one for part in loop.body for one in ast.walk(part) if isinstance(one, ast.If)]
+        asked = [loop.test, *(one.test for one in branches if any(exits_in(one)))]
+        body = LoopExits(self.purity, lambda _: True).replace_exits(copy.deepcopy(loop.body), ExitNames(left, RESULT))
+        if body is None and (flagged := flag_exits(copy.deepcopy(loop.body), left, skipped)) is not None:
+            body = [ast.Assign([ast.Name(skipped, ast.Store())], ast.Constant(False)), *flagged]
+        return None if body is None else _loop_until(left, loop, body, asked)
 
     # --- `total += value`
 
