@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import tempfile
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from exportdoctor.core.errors import UsageError
+from exportdoctor.core.errors import StoreError, UsageError
 from exportdoctor.core.exporters import EXPORTERS, Exporter
 from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.core.run.events import RunStarted
@@ -123,26 +124,41 @@ def scan(
         allow=("unsound",) if allow_unsound else (),
     )
     check_shim_files(options.shim_files)
-    folder = Path(out) if out else runs_root() / new_run_id(plan.ref)
+    folder = create_run(plan, out)
     with progress_here(shown=progress) as display:
-        report = scan_plan(plan, options, out=folder, progress=display)
-    return ScanReport.of(report, plan, options, folder)
+        report = scan_plan(plan, options, folder, progress=display)
+    return ScanReport.of(report, plan, options, folder.path)
+
+
+def create_run(plan: FactoryPlan, out: str | Path | None = None) -> RunFolder:
+    """A new run, in `out` or among the others; in a temporary folder, with a warning, where the disk refuses those.
+
+    Raises StoreError where it refuses `out`, UsageError where that holds a run or this process cannot be forked.
+    """
+    refuse_unforkable()
+    try:
+        return RunFolder.create(Path(out) if out else runs_root() / new_run_id(plan.ref))
+    except StoreError as error:
+        if out:
+            raise
+        elsewhere = Path(tempfile.mkdtemp(prefix="exportdoctor-"))
+        warnings.warn(f"The run is kept in {elsewhere}: {error.line()}", stacklevel=3)
+        return RunFolder.create(elsewhere)
 
 
 def scan_plan(
     plan: FactoryPlan,
     options: ScanOptions,
+    folder: RunFolder,
     *,
-    out: str | Path | None = None,
     identity: Mapping[str, object] | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Scan a module that is in memory. With `use_cache`, `identity` is all that its answers depend on beside itself."""
-    refuse_unforkable()
+    """Scan a module that is in memory, with its run in `folder`. With `use_cache`, `identity` is all that its answers
+    depend on beside itself."""
     target = TargetRef(ref=plan.ref, options=BuildOptions())
-    place = Path(out) if out else runs_root() / new_run_id(plan.ref)
-    run = place.name if place.absolute().parent == runs_root() else new_run_id(plan.ref)
-    with RunFolder.create(place) as folder:
+    run = folder.path.name if folder.path.absolute().parent == runs_root() else new_run_id(plan.ref)
+    with folder:
         register(run, folder.path)
         started = RunStarted(
             at=time.time(), run=run, target=target, options=options, version=version("exportdoctor"), title=plan.title

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from exportdoctor.core.run.report import Report
 
 _MARKER = "exportable"
-_KEYWORDS = ("dynamic_shapes", "to", "shims")
+_UNSAID: Any = object()
 _RESULTS = pytest.StashKey["list[dict[str, Any]]"]()
 _EXPECTED = pytest.StashKey[str]()
 """Why a test is expected to fail."""
@@ -67,51 +67,55 @@ class ExportChecker:
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         *,
-        dynamic_shapes: Any = None,
-        to: str | None = None,
-        shims: Sequence[str] = (),
+        dynamic_shapes: Any = _UNSAID,
+        to: Any = _UNSAID,
+        shims: Any = _UNSAID,
     ) -> Report | None:
         """Export `module`; where it fails in a way that the baseline does not know, the test fails.
 
-        `to` is export, onnx or ort. With `shims`, ids such as `branch-as-where`, it must export under them and compute
-        the same as eager. Returns the report, None with `shims`. Where torch is not installed the test is skipped.
+        `to` is export, decomposed, onnx or ort. With `shims`, ids such as `branch-as-where`, it must get so far under
+        them and compute the same as eager. What is not given is what the marker says. Returns the report, None with
+        `shims`. Where torch is not installed the test is skipped.
         """
         __tracebackhide__ = True
         if importlib.util.find_spec("torch") is None:
             pytest.skip("torch is not installed")
         given = {"dynamic_shapes": dynamic_shapes, "to": to, "shims": shims}
         for mark in self._request.node.iter_markers(_MARKER):
-            if unknown := set(mark.kwargs) - set(_KEYWORDS):
-                raise pytest.UsageError(f"The marker {_MARKER} takes {', '.join(_KEYWORDS)}, not {min(unknown)}")
-            given = {name: value or mark.kwargs.get(name) for name, value in given.items()}
-        plan = _plan(module, args, kwargs, given["dynamic_shapes"])
+            for wrong in (*mark.args, *sorted({*mark.kwargs} - {*given})):
+                pytest.fail(f"The marker {_MARKER} takes {', '.join(f'{one}=' for one in given)}, not {wrong!r}", False)
+            given = {name: mark.kwargs.get(name) if value is _UNSAID else value for name, value in given.items()}
+        dynamic_shapes, to, shims = (None if value is _UNSAID else value for value in given.values())
+        _check_words(to, shims)
+        plan = _plan(module, args, kwargs, dynamic_shapes)
         self._calls += 1
-        if given["shims"]:
-            _assert_shims_cure(plan, tuple(given["shims"]))
+        if shims:
+            _assert_shims_cure(plan, tuple(shims), to or "export")
             return None
-        report = self._scan(plan, given["to"] or "export")
-        self._judge(report, plan)
+        report, run = self._scan(plan, to or "export")
+        self._judge(report, plan, run)
         return report
 
-    def _scan(self, plan: Any, to: str) -> Report:
-        from exportdoctor.api import scan_plan
+    def _scan(self, plan: Any, to: str) -> tuple[Report, Path]:
+        """The report, and the folder of its run."""
+        from exportdoctor.api import create_run, scan_plan
         from exportdoctor.core.errors import ExportdoctorError
         from exportdoctor.core.scan_options import ScanOptions
-        from exportdoctor.store.places import runs_root
 
         config = self._request.config
         cached = not config.getoption("export_no_cache")
         identity = _identity(self._request.node.nodeid, config.rootpath) if cached else None
         try:
             options = ScanOptions(to=to, cure=False, use_cache=identity is not None)
-            report = scan_plan(plan, options, identity=identity)
+            folder = create_run(plan)
+            report = scan_plan(plan, options, folder, identity=identity)
         except ExportdoctorError as error:
             raise pytest.fail.Exception(error.line(), pytrace=False) from None
         if report.exports:  # nothing to look up later
-            shutil.rmtree(runs_root() / report.run, ignore_errors=True)
-        return report
+            shutil.rmtree(folder.path, ignore_errors=True)
+        return report, folder.path
 
-    def _judge(self, report: Report, plan: Any) -> None:
+    def _judge(self, report: Report, plan: Any, run: Path) -> None:
         from exportdoctor.core.run.known_failures import compare_with_baseline, known_failure
 
         check = self._request.node.nodeid + (f"#{self._calls}" if self._calls > 1 else "")
@@ -125,7 +129,7 @@ class ExportChecker:
         )
         fresh = path is not None and baseline is None and self._request.config.getoption("export_ratchet")
         if difference.broken and not fresh:
-            pytest.fail(_failure_text(_try_rewrites(report, difference, plan), difference), pytrace=False)
+            pytest.fail(_failure_text(_try_rewrites(report, difference, plan, run), difference), pytrace=False)
         if report.findings and not self._request.config.option.runxfail:
             reason = "known export failure" if not fresh else "export failure, written into the baseline"
             self._request.node.stash.setdefault(_EXPECTED, reason)
@@ -157,8 +161,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Gather a test's checks."""
-    _GATHERED.extend(getattr(report, _CHECKS, ()))
+    """Gather a test's checks. A failure of one that was expected to fail breaks nothing."""
+    expected = hasattr(report, "wasxfail")
+    _GATHERED.extend({**one, "expected": expected} for one in getattr(report, _CHECKS, ()))
 
 
 _GATHERED: list[dict[str, Any]] = []
@@ -181,10 +186,11 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     write(f"{exporting} of {len(_GATHERED)} checked modules export")
     from exportdoctor.report.wording.baselines import failure_line
 
+    expected = {one["check"] for one in _GATHERED if one["expected"]}
     for check, difference in differences:
-        for failure in difference.new:
+        for failure in difference.new if check not in expected else ():
             write(f"broken: {check}: {failure_line(failure)}", red=True)
-        for before, after in difference.changed:
+        for before, after in difference.changed if check not in expected else ():
             write(f"changed: {check}: {failure_line(after)}; in the baseline: {failure_line(before)}", red=True)
         for failure in difference.gone:
             write(f"mended: {check}: {failure_line(failure)}", green=True)
@@ -234,8 +240,19 @@ def _plan(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, dy
         raise pytest.fail.Exception(error.line(), pytrace=False) from None
 
 
-def _assert_shims_cure(plan: Any, shims: tuple[str, ...]) -> None:
-    """Fail unless the module exports under the shims, and computes the same as eager."""
+def _check_words(to: Any, shims: Any) -> None:
+    """Fail where they are none that a check takes: it would pass without having looked."""
+    __tracebackhide__ = True
+    from exportdoctor.core.scan_options import OPTIONS
+
+    if to is not None and to not in OPTIONS["to"].choices:
+        pytest.fail(f"There is no to={to!r}. One of: {', '.join(OPTIONS['to'].choices)}", pytrace=False)
+    if isinstance(shims, str):
+        pytest.fail(f"shims={shims!r} is no list. Give a list of ids", pytrace=False)
+
+
+def _assert_shims_cure(plan: Any, shims: tuple[str, ...], to: str) -> None:
+    """Fail unless the module gets as far as `to` under the shims, and computes the same as eager."""
     __tracebackhide__ = True
     from exportdoctor.core.errors import ExportdoctorError
     from exportdoctor.core.records.target import TargetRef
@@ -247,15 +264,15 @@ def _assert_shims_cure(plan: Any, shims: tuple[str, ...]) -> None:
     try:
         for shim in shims:
             find(shim)
-        trials = list(try_shims(TargetRef(ref=plan.ref), ScanOptions(), shims, Fork(plan)))
+        trials = list(try_shims(TargetRef(ref=plan.ref), ScanOptions(to=to), shims, Fork(plan)))
     except ExportdoctorError as error:
-        pytest.fail(error.line(), pytrace=False)
+        raise pytest.fail.Exception(error.line(), pytrace=False) from None
     for tried in trials:
-        if not (tried.cured or (tried.exports and tried.after == "exports")):
+        if tried.result != "cured":
             pytest.fail(f"with {' + '.join(shims)}: {tried.after}", pytrace=False)
 
 
-def _try_rewrites(report: Report, difference: BaselineDifference, plan: Any) -> Report:
+def _try_rewrites(report: Report, difference: BaselineDifference, plan: Any, run: Path) -> Report:
     """The report with what came of rewrites of the lines that newly fail, tried in memory; its run keeps it, too."""
     from msgspec.structs import replace
 
@@ -265,7 +282,6 @@ def _try_rewrites(report: Report, difference: BaselineDifference, plan: Any) -> 
     from exportdoctor.core.scan_options import ScanOptions
     from exportdoctor.engine.cure.try_rewrites import try_rewrites
     from exportdoctor.process.launcher import Fork
-    from exportdoctor.store.places import runs_root
     from exportdoctor.store.run_folder import RunFolder
 
     findings = list(report.findings)
@@ -275,7 +291,7 @@ def _try_rewrites(report: Report, difference: BaselineDifference, plan: Any) -> 
         try:
             tried = tuple(try_rewrites(finding, TargetRef(ref=plan.ref), ScanOptions(), Fork(plan)))
             findings[place] = replace(finding, rewrites=tried)
-            with RunFolder.reopen(runs_root() / report.run) as folder:
+            with RunFolder.reopen(run) as folder:
                 folder.add_finding(findings[place])
         except ExportdoctorError:  # the failure is told without
             continue

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import io
 import json
+import logging
 import math
 import os
 import sys
@@ -16,7 +18,8 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import exportdoctor
-from exportdoctor.core.errors import TargetError, UsageError
+from exportdoctor.cli.main import run
+from exportdoctor.core.errors import StoreError, TargetError, UsageError
 from exportdoctor.core.run.report import PartRecord, Report, TargetRecord
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.report.live.progress import LineProgress, Progress
@@ -51,6 +54,58 @@ def test_a_module_in_memory_is_diagnosed_and_left_as_it_was(tmp_path: Path) -> N
     assert json.loads((tmp_path / "run" / "report.json").read_text())["schema"] == "exportdoctor.report/1"
     assert vars(module) == attributes
     assert all(torch.equal(module.state_dict()[name], value) for name, value in before.items())
+
+
+@pytest.mark.slow
+def test_a_command_that_would_build_a_module_in_memory_says_that_none_can(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Story: `'Tower' is not a preset, a folder or a file`, though a run was named."""
+    torch.set_num_threads(1)
+    inputs = torch.randn(5, 4), torch.tensor([3])
+    exportdoctor.scan(Tower().eval(), inputs, cure=False, search=False, out=tmp_path / "run")
+    for words in (["repro", str(tmp_path / "run"), "F1"], ["matrix", str(tmp_path / "run")]):
+        capsys.readouterr()
+        assert run(words) == 2
+        said = capsys.readouterr().err
+        assert "is of a module in memory (Tower), which cannot be built again" in said
+        assert said.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_what_is_logged_in_an_attempt_is_in_its_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Story: lines of torch's loggers came out in the cells of notebooks, whose stderr is no descriptor."""
+    cell = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", cell)
+    handler = logging.StreamHandler(cell)
+    logging.getLogger("of_the_model").addHandler(handler)
+
+    class Talking(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if torch.compiler.is_exporting():
+                logging.getLogger("of_the_model").warning("in the attempt")
+            return x[: int(x.sum())]
+
+    try:
+        exportdoctor.scan(Talking().eval(), (torch.ones(3),), cure=False, out=tmp_path / "run", progress=False)
+    finally:
+        logging.getLogger("of_the_model").removeHandler(handler)
+    assert "in the attempt" not in cell.getvalue()
+    assert any("in the attempt" in log.read_text() for log in (tmp_path / "run" / "logs").iterdir())
+
+
+@pytest.mark.slow
+def test_a_store_that_cannot_be_made_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(1)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path / "file"))
+    with pytest.warns(UserWarning, match=r"The run is kept in .*cannot be created"):
+        report = exportdoctor.scan(nn.ReLU(), (torch.ones(2),))
+    assert report.parts[0].verdict == "passes"
+    with pytest.raises(StoreError, match="cannot be created"):
+        exportdoctor.scan(nn.ReLU(), (torch.ones(2),), out=tmp_path / "file" / "run")
 
 
 @pytest.mark.long

@@ -160,6 +160,82 @@ def test_the_marker_gives_what_the_call_leaves_out(project: pytest.Pytester) -> 
 
 @pytest.mark.long
 @pytest.mark.slow
+def test_words_that_no_check_takes_fail_the_test(project: pytest.Pytester) -> None:
+    """Stories: each of these was a check that passed without having looked. The module exports, and is in no file."""
+    project.makepyfile(
+        test_models="""
+        import pytest, torch
+
+        class Module(torch.nn.Module):
+            def forward(self, x):
+                return torch.linalg.eigvals(x)
+
+        EYE = (torch.eye(3),)
+
+        def test_word(assert_exportable):
+            assert_exportable(Module().eval(), EYE, to="onxn")
+
+        @pytest.mark.exportable(to="ONNX")
+        def test_marker_word(assert_exportable):
+            assert_exportable(Module().eval(), EYE)
+
+        @pytest.mark.exportable("onnx")
+        def test_place(assert_exportable):
+            assert_exportable(Module().eval(), EYE)
+
+        @pytest.mark.exportable(onnx=True)
+        def test_name(assert_exportable):
+            assert_exportable(Module().eval(), EYE)
+
+        def test_text(assert_exportable):
+            assert_exportable(Module().eval(), EYE, shims="strict")
+
+        def test_both(assert_exportable):
+            assert_exportable(Module().eval(), EYE, to="onnx", shims=["strict"])
+
+        @pytest.mark.exportable(shims=["no-such-shim"])
+        def test_none(assert_exportable):
+            assert assert_exportable(Module().eval(), EYE, shims=()).exports
+
+        @pytest.mark.xfail
+        def test_expected(assert_exportable):
+            assert_exportable(Module().eval(), EYE, to="onnx")
+        """
+    )
+    result = session(project)
+    result.assert_outcomes(failed=6, passed=1, xfailed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "There is no to='onxn'. One of: export, decomposed, onnx, ort",
+            "There is no to='ONNX'.*",
+            "The marker exportable takes dynamic_shapes=, to=, shims=, not 'onnx'",
+            "The marker exportable takes dynamic_shapes=, to=, shims=, not 'onnx'",
+            "shims='strict' is no list. Give a list of ids",
+            "with strict: exports, but is not translated to ONNX: *linalg_eig*",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*broken:*")
+
+
+@pytest.mark.slow
+def test_a_store_that_cannot_be_made_fails_no_test(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project.path / "home").write_text("a file")
+    monkeypatch.setenv("EXPORTDOCTOR_HOME", str(project.path / "home"))
+    project.makepyfile(
+        test_models="""
+        import torch
+
+        def test_layer(assert_exportable):
+            assert_exportable(torch.nn.ReLU(), (torch.ones(2),))
+        """
+    )
+    result = session(project)
+    result.assert_outcomes(passed=1, warnings=1)
+    result.stdout.fnmatch_lines(["*The run is kept in *cannot be created*"])
+
+
+@pytest.mark.long
+@pytest.mark.slow
 def test_bad_options_are_told_in_a_line(project: pytest.Pytester) -> None:
     assert "needs --export-baseline" in session(project, "--export-ratchet").stderr.str()
     (project.path / "bad.json").write_text("[]")

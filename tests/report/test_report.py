@@ -253,6 +253,17 @@ def test_junit_is_not_green_where_nothing_is_known_to_export() -> None:
     assert "the model is not there" in root.findall(".//error")[0].attrib["message"]
 
 
+def test_sarif_names_no_file_where_the_code_was_given_as_text() -> None:
+    """As in a Python that reads from stdin: the name `<stdin>` is no reference to anything."""
+    report = qwen()
+    findings = [msgspec.structs.replace(one, file="<stdin>", stack=()) for one in report.findings]
+    results = json.loads(render(msgspec.structs.replace(report, findings=tuple(findings)), "sarif"))["runs"][0][
+        "results"
+    ]
+    assert results
+    assert all("physicalLocation" not in place for one in results for place in one["locations"])
+
+
 def test_sarif_names_rule_place_and_identity_of_each_finding() -> None:
     run = json.loads(render(qwen(), "sarif"))["runs"][0]
     rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]

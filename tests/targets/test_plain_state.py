@@ -40,6 +40,27 @@ def test_a_call_that_leaves_nothing_leaves_the_state(build: Callable[[], nn.Modu
     assert plain_state(module) == before
 
 
+class Replacing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("n", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.n = self.n + 1
+        return x + self.n
+
+
+NAMED: Any = object()
+
+
+def test_a_module_that_a_file_names_is_noted_by_its_own_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Story: a model that was a variable of the script was said to change what its class registers as a buffer."""
+    module = Replacing()
+    alone = plain_state(module)
+    monkeypatch.setattr(sys.modules[__name__], "NAMED", module)
+    assert plain_state(module) == alone
+
+
 class Link:
     def __init__(self, following: Link | None) -> None:
         self.following = following

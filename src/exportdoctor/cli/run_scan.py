@@ -23,7 +23,7 @@ from exportdoctor.store.digest import name_changes, request_digest, sources_of
 from exportdoctor.store.places import new_run_id, runs_root
 from exportdoctor.store.run_cache import RunCache, replay
 from exportdoctor.store.run_folder import RunFolder
-from exportdoctor.store.runs import find_run, register
+from exportdoctor.store.runs import find_run, register, require_target
 
 Events = Generator[ev.AnyEvent]
 
@@ -75,6 +75,7 @@ def resume(which: str, *, output: OutputOptions, limits: dict[str, Any]) -> int:
         if state.finished is not None and state.finished.complete:
             print_result(state, folder.path, output=output)
             return output.check.judge(state.report(), state.finished.exit_code)
+        require_target(state.started)
         digest = request_digest(resolve(state.started.target).identity(), state.started.options)
         _refuse_changed(folder, digest)
         options = msgspec.structs.replace(state.started.options, **limits)

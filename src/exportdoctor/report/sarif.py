@@ -56,9 +56,9 @@ def _result(finding: Finding, kinds: list[FailureKind], report: Report) -> dict[
     related = [{"physicalLocation": _repository_place(place)} for place in places[1:]]
     if places:
         location["physicalLocation"] = _repository_place(places[0])
-        if relative_path(finding.file) is None and finding.file:
+        if relative_path(finding.file) is None and _is_file(finding):
             related.insert(0, {"physicalLocation": _place(finding), "message": {"text": "the line that fails"}})
-    elif finding.file:
+    elif _is_file(finding):
         location["physicalLocation"] = _place(finding)
     return {
         "ruleId": finding.kind,
@@ -79,9 +79,13 @@ def _repository_place(place: CodePlace) -> dict[str, Any]:
     return {"artifactLocation": {"uri": quote(place.file), "uriBaseId": _ROOT}, "region": region}
 
 
+def _is_file(finding: Finding) -> bool:
+    """Whether the line stands in a file, and not in code that was given to Python as text, such as `<stdin>`."""
+    return PurePath(finding.file or "").is_absolute()
+
+
 def _place(finding: Finding) -> dict[str, Any]:
-    path = PurePath(finding.file or "")
-    place: dict[str, Any] = {"artifactLocation": {"uri": path.as_uri() if path.is_absolute() else path.as_posix()}}
+    place: dict[str, Any] = {"artifactLocation": {"uri": PurePath(finding.file or "").as_uri()}}
     if finding.line:
         place["region"] = {"startLine": finding.line, "snippet": {"text": finding.source or ""}}
     return place

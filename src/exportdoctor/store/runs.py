@@ -96,6 +96,15 @@ def read_run(path: Path) -> StoredRun:
     return StoredRun(run=events[0].run, path=path, events=events, running=is_held(path))
 
 
+def require_target(started: ev.RunStarted | None) -> None:
+    """Raise UsageError where a run is of a module that only a Python process had: no command can build it again."""
+    if started is not None and not started.command:
+        raise UsageError(
+            f"{started.run} is of a module in memory ({started.target.ref}), which cannot be built again",
+            hint="Return the module and its inputs from a function, and scan FILE.py:FUNCTION",
+        )
+
+
 def delete_run(which: str, root: Path | None = None) -> Path:
     """Delete the run that `which` names, with its logs and scripts; returns where it was.
 

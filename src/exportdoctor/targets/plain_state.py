@@ -30,7 +30,7 @@ def plain_state(module: nn.Module) -> dict[str, Any]:
     """Numbers, flags, texts, containers with the plain values in them, and how often tensors were written into, by
     path: of the modules, of the files, classes and functions of their code, and of what those hold."""
     found: dict[str, Any] = {}
-    seen: set[int] = set()
+    seen = {id(child) for child in module.modules()}  # a file may have a name for one
     for path, child in module.named_modules():
         for name, value in vars(child).items():
             place = f"{path}.{name}".lstrip(".")
@@ -70,7 +70,7 @@ def _note_file(found: dict[str, Any], file: Any, seen: set[int]) -> None:
         elif isinstance(value, type):
             if value.__module__ == file.__name__:
                 _note_all(found, value.__qualname__, vars(value), seen)
-        elif _is_local(sys.modules.get(type(value).__module__)):
+        elif id(value) not in seen and _is_local(sys.modules.get(type(value).__module__)):
             _note_all(found, f"{stem}.{name}", getattr(value, "__dict__", {}), seen)
 
 

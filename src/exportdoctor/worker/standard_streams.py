@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import io
+import logging
 import os
 import resource
 import signal
@@ -65,7 +66,17 @@ def send_output_to(path: str | None) -> int:
     os.dup2(log, 1)
     os.dup2(log, 2)
     sys.stdout = sys.stderr = ForgivingStream(2)  # type: ignore[assignment]
+    _move_log_handlers()
     return log
+
+
+def _move_log_handlers() -> None:
+    """Let handlers of `logging` write to stderr as it is now, unless they write to a file of their own: their streams
+    may be those of a notebook or of pytest, which write elsewhere than to descriptors 1 and 2."""
+    loggers = [logging.getLogger(), *logging.getLogger().manager.loggerDict.values()]
+    for handler in [one for logger in loggers for one in getattr(logger, "handlers", ())]:
+        if isinstance(handler, logging.StreamHandler) and not isinstance(handler, logging.FileHandler):
+            handler.stream = sys.stderr  # setStream would flush the stream of another process
 
 
 class ForgivingStream(io.TextIOBase):

@@ -19,6 +19,7 @@ from exportdoctor.lanes.bisect_versions import Tell, VersionRange
 from exportdoctor.lanes.lane import Lane, LaneSpec, here, spec_of
 from exportdoctor.lanes.question import LaneQuestion
 from exportdoctor.report.bisection_text import BISECTION_FORMS, render_bisection
+from exportdoctor.store.runs import require_target
 
 
 @click.command(context_settings=CONTEXT)
@@ -122,6 +123,7 @@ def _question(
         return script_question(Path(name).name, Path(name).read_text(encoding="utf-8", errors="replace"))
     run = find_stored(name)
     if run is not None:
+        require_target(run.state.started)
         findings = run.state.report().findings
         wanted = asked[1] if len(asked) == 2 else findings[0].id if len(findings) == 1 else ""
         finding = next((one for one in findings if one.id == wanted), None)

@@ -17,7 +17,7 @@ from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.core.errors import ExitCode, ExportdoctorError, UsageError
 from exportdoctor.report.matrix_tables import MATRIX_FORMS, render_matrix
-from exportdoctor.store.runs import StoredRun, find_run, read_run
+from exportdoctor.store.runs import StoredRun, find_run, read_run, require_target
 
 JOBS = click.option("--jobs", type=click.IntRange(min=1), metavar="N",
                     help="Lanes to ask in parallel. Default: as memory and processors allow.")  # fmt: skip
@@ -47,10 +47,12 @@ def matrix(
     from exportdoctor.lanes.lane import here
     from exportdoctor.lanes.lane_maker import make_lane
 
-    specs = lane_specs(given)
-    tell = (lambda _: None) if quiet else print_line
     script = Path(asked) if asked.endswith(".py") and Path(asked).is_file() else None
     run = None if script is not None else find_stored(asked)
+    if run is not None:
+        require_target(run.state.started)
+    specs = lane_specs(given)
+    tell = (lambda _: None) if quiet else print_line
     if script is None and run is None:
         check_target(asked, parts)
     if run is not None and not run.state.report().findings:

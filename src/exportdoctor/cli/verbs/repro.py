@@ -20,7 +20,7 @@ from exportdoctor.cli.terminal import write_out
 from exportdoctor.core.errors import ExitCode, StoreError
 from exportdoctor.report import wording
 from exportdoctor.store.atomic_write import replace_file
-from exportdoctor.store.runs import find_run, read_run
+from exportdoctor.store.runs import find_run, read_run, require_target
 
 if TYPE_CHECKING:
     from exportdoctor.repro.candidates.budget import ReductionBudget
@@ -70,6 +70,7 @@ def repro(
     from exportdoctor.repro.seen_versions import with_seen_versions
 
     run = read_run(find_run(chosen))
+    require_target(run.state.started)
     if run.state.started is not None:
         follow_run(run.state.started.python, context.obj)
     begun = time.monotonic()

@@ -21,7 +21,7 @@ from exportdoctor.core.run.lane_matrix import retest_of
 from exportdoctor.core.versions import installed_version
 from exportdoctor.lanes.lane import LaneSpec, here
 from exportdoctor.report.matrix_tables import render_retest
-from exportdoctor.store.runs import find_run, read_run
+from exportdoctor.store.runs import find_run, read_run, require_target
 
 _NEWEST = ("torch", "transformers")
 
@@ -46,6 +46,7 @@ def retest(which: str | None, jobs: int | None, as_json: bool, quiet: bool, **gi
     from exportdoctor.lanes.releases import newest_release
 
     run = read_run(find_run(which))
+    require_target(run.state.started)
     if not run.state.report().findings:
         raise UsageError(f"{run.run} has no findings", hint="See: exportdoctor runs")
     tell = (lambda _: None) if quiet else print_line

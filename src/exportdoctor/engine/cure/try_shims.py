@@ -52,7 +52,8 @@ class PartTrial(msgspec.Struct, frozen=True, kw_only=True):
 def try_shims(
     target: TargetRef, options: ScanOptions, shims: tuple[str, ...], launcher: Launcher | None = None
 ) -> Iterator[PartTrial]:
-    """What each part of `target` does under `shims`. Raises TargetError and UsageError."""
+    """What each part of `target` does under `shims`: how far it gets, at most to `options.to`, or to the stage at which
+    it fails without them, and whether it computes the same. Raises TargetError and UsageError."""
     opening = Open(target=target, shim_files=options.shim_files)
     by_cpu_time = options.timeout is None
     with closing(Pool(launcher or Spawn(), opening, jobs=2, log=None, by_cpu_time=by_cpu_time)) as pool:
@@ -107,7 +108,8 @@ def _try_on_part(
     plain = msgspec.structs.replace(template, fqn=captured.prefix if fqn is None else fqn, timeout=timeout)
     treated = msgspec.structs.replace(plain, shims=shims, to="run" if values else "export")
     before, after = (future.result() for future in [pool.submit(plain), pool.submit(treated)])
-    if after.passed and (goal := SEARCHED_STAGES.get(_stage(before), "export")) != "export":
+    goal = options.to if options.to != "export" else SEARCHED_STAGES.get(_stage(before), "export")
+    if after.passed and goal != "export":
         further = pool.submit(msgspec.structs.replace(treated, to=goal)).result()
         after = after if further.passed else further
     shown: Outcome | None = after

@@ -334,7 +334,7 @@ def dimensions(finding: Finding) -> str:
 
 def masked_by(finding: Finding) -> str:
     """Which failure comes first and hides this one; empty where none does."""
-    return f"Masked by {finding.behind}: appears only after {finding.behind} is fixed." if finding.behind else ""
+    return f"Masked by {finding.behind}: does not appear before {finding.behind} is fixed." if finding.behind else ""
 
 
 def only_alone(finding: Finding) -> str:

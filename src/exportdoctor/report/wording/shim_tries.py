@@ -138,11 +138,17 @@ def is_layout_condition(note: str) -> bool:
     return note.startswith(_ONE_LAYOUT)
 
 
+_GOALS = {"decompose": "decomposed to core ATen", "translate": "translated to ONNX"}
+"""By the stage that fails."""
+
+
 def outcome_line(outcome: Outcome) -> str:
     """How an attempt ended, in a line."""
     if outcome.stages.get("export") == "pass":
         if outcome.passed:
             return "exports"
+        if outcome.failure is not None and (goal := _GOALS.get(outcome.failure.stage)):
+            return f"exports, but is not {goal}: {_first_error(outcome)}"
         others = ["refuses other sizes or values"] if not outcome.agrees_but_for_layout(may_refuse=False) else []
         layout = ["is wrong on inputs in another memory layout"] if outcome.wrong_layout is not None else []
         agrees = outcome.agrees_but_for_layout(may_refuse=True)
@@ -151,10 +157,17 @@ def outcome_line(outcome: Outcome) -> str:
         return f"{outcome.status.replace('_', ' ')}: {outcome.note}"
     failure = outcome.failure
     if failure is None or not failure.exceptions:
-        return outcome.status.replace("_", " ") + (f" ({outcome.signal})" if outcome.signal else "")
-    first, culprit = failure.exceptions[0], failure.culprit
+        return _first_error(outcome)
+    culprit = failure.culprit
     where = f" at {culprit.file.rpartition('/')[2]}:{culprit.line} in {culprit.function}" if culprit else ""
-    return f"fails{where}: {first.name}: {first_line(first.message, 200)}"
+    return f"fails{where}: {_first_error(outcome)}"
+
+
+def _first_error(outcome: Outcome) -> str:
+    if outcome.failure is None or not outcome.failure.exceptions:
+        return outcome.status.replace("_", " ") + (f" ({outcome.signal})" if outcome.signal else "")
+    first = outcome.failure.exceptions[0]
+    return f"{first.name}: {first_line(first.message, 200)}"
 
 
 def not_chosen_note(
