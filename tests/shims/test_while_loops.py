@@ -516,3 +516,16 @@ def test_what_the_program_could_not_do_is_refused(module: type[nn.Module], why: 
         apply_shims([find("while-as-while-loop")], call) as changed,
     ):
         export_program(changed)
+
+
+@pytest.mark.parametrize("shim", ["while-as-while-loop", "branch-as-where"])
+def test_code_that_python_was_given_as_text_is_named_as_the_reason(shim: str) -> None:
+    own: dict[str, Any] = {"torch": torch}
+    text = (
+        "class Typed(torch.nn.Module):\n    def forward(self, x):\n        while x.sum() > 1:\n            x = x / 2\n"
+        "        return -x if x.sum() < 0 else x\n"
+    )
+    exec(text, own)
+    call = ExportCall(module=own["Typed"](), args=(torch.ones(3),))
+    with pytest.raises(NotApplicable, match=r"no source to rewrite of Typed\.forward"), apply_shims([find(shim)], call):
+        pass

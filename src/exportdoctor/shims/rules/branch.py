@@ -19,7 +19,7 @@ from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.arm_choice import ArmChoices
 from exportdoctor.shims.rules.asked_lines import asked_lines
-from exportdoctor.shims.rules.code_swap import compile_for, definition_of, owners_of
+from exportdoctor.shims.rules.code_swap import compile_for, definition_of, name_unreadable, owners_of
 from exportdoctor.shims.rules.loop_exits import LoopExits, asks_for_flags
 from exportdoctor.shims.rules.merge_branches import MergedBranches, OpenConditions
 from exportdoctor.shims.rules.name_flow import READS_ALL_NAMES
@@ -56,7 +56,8 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
         if code is not None:
             changes[function] = code
     if not changes:
-        raise NotApplicable("no function branches on a tensor's value with arms that only compute")
+        why = "no function branches on a tensor's value with arms that only compute"
+        raise NotApplicable(name_unreadable(call) or why)
     with run_rewritten(call, choices, choices.names, changes) as given:
         yield given
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import inspect
+import linecache
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -141,6 +142,18 @@ def definition_of(function: FunctionType) -> ast.FunctionDef | None:
     ast.increment_lineno(node, function.__code__.co_firstlineno - 1)
     node.decorator_list = []
     return node
+
+
+def name_unreadable(call: ExportCall) -> str:
+    """Which methods of the modules were given to Python as text, so that there is no source to rewrite; empty for
+    none."""
+    found = dict.fromkeys(getattr(type(one), "forward", None) for one in call.module.modules())
+    names = [one.__qualname__ for one in found if isinstance(one, FunctionType) and _is_text(one.__code__)]
+    return f"there is no source to rewrite of {', '.join(names)}" if names else ""
+
+
+def _is_text(code: CodeType) -> bool:
+    return code.co_filename.startswith("<") and not linecache.getlines(code.co_filename)
 
 
 def _has_private_names(node: ast.AST) -> bool:

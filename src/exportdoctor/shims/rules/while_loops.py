@@ -19,7 +19,7 @@ from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.arm_watch import Unmergeable, watch_arm
 from exportdoctor.shims.rules.asked_lines import asked_lines
-from exportdoctor.shims.rules.code_swap import compile_for, definition_of, owners_of
+from exportdoctor.shims.rules.code_swap import compile_for, definition_of, name_unreadable, owners_of
 from exportdoctor.shims.rules.later_writes import LaterWrites
 from exportdoctor.shims.rules.loop_conditions import all_hold, any_holds, does_not_hold, truth_of
 from exportdoctor.shims.rules.name_flow import READS_ALL_NAMES, all_names
@@ -222,7 +222,8 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
     found = {one: _rewrite_loops(one, lines, owners_of(call, one)) for one, lines in asked_lines(call).items()}
     changes = {one: code for one, code in found.items() if code is not None}
     if not changes:
-        raise NotApplicable("no function has a `while` on a tensor's value with a body that only computes")
+        why = "no function has a `while` on a tensor's value with a body that only computes"
+        raise NotApplicable(name_unreadable(call) or why)
     with run_rewritten(call, loops, loops.names, changes) as given:
         yield given
 
