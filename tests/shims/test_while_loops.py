@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.export import Dim
 
+import while_stories
 from exportdoctor.shims import ExportCall, apply_shims, export_program, find
 from exportdoctor.shims.record import NotApplicable
 from exportdoctor.shims.rules.arm_watch import Unmergeable
@@ -90,11 +91,11 @@ class BothArms(StepChoices):
     """Computes both arms where they can be, as a program does."""
 
     def choose_in_step(
-        self, branch: str, condition: Any, then: Any, other: Any, *before: Any, asked: Any = None
+        self, branch: str, condition: Any, then: Any, other: Any, *before: Any, asked: Any, flags: Any = ()
     ) -> Any:
         wanted = super().choose_in_step(branch, condition, then, other, *before, asked=asked)
         try:
-            return choose(torch.tensor(bool(condition)), then(*before), other(*before))
+            return choose(torch.tensor(bool(condition)), then(*before), other(*before), flags)
         except (Unmergeable, RuntimeError):
             return wanted
 
@@ -529,3 +530,59 @@ def test_code_that_python_was_given_as_text_is_named_as_the_reason(shim: str) ->
     call = ExportCall(module=own["Typed"](), args=(torch.ones(3),))
     with pytest.raises(NotApplicable, match=r"no source to rewrite of Typed\.forward"), apply_shims([find(shim)], call):
         pass
+
+
+def _inputs() -> list[Tensor]:
+    chance = torch.Generator().manual_seed(1)
+    drawn = [(torch.rand(4, generator=chance) - 0.4) * scale for scale in (0, 0.1, 1, 3, 9, 50, -5)]
+    return [*drawn, torch.full((4,), float("nan"))]
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "shims"),
+    [
+        (while_stories.LargerNumber, ("while-as-while-loop",)),
+        (while_stories.EmptyModules, ("while-as-while-loop",)),
+        (while_stories.OwnVariable, ("while-as-while-loop",)),
+        (while_stories.Nested, ("while-as-while-loop",)),
+        (while_stories.BranchFirst, ("while-as-while-loop",)),
+        (while_stories.Around, ("while-as-while-loop", "branch-as-where")),
+    ],
+)
+def test_what_was_once_computed_wrongly(module: type[nn.Module], shims: tuple[str, ...]) -> None:
+    eager = module().eval()
+    expected = [eager(x) for x in _inputs()]
+    call = ExportCall(module=eager, args=(torch.linspace(-0.3, 0.9, 4) * 3,))
+    with apply_shims([find(one) for one in shims], call) as changed:
+        torch.testing.assert_close([eager(x) for x in _inputs()], expected, equal_nan=True)
+        program = export_program(changed).module()
+    torch.testing.assert_close([program(x) for x in _inputs()], expected, equal_nan=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [
+        (while_stories.MixedFlag, r"MixedFlag\.forward:1: one arm gives a tensor, the other none"),
+        (while_stories.BecomesFloat, "another value of what was a number of type int"),
+    ],
+)
+def test_values_of_other_kinds_than_the_observed_are_refused(module: type[nn.Module], why: str) -> None:
+    call = ExportCall(module=module(), args=(torch.ones(4) * 2,))
+    with (
+        pytest.raises(NotApplicable, match=why),
+        apply_shims([find("while-as-while-loop")], call) as changed,
+    ):
+        export_program(changed)
+
+
+@pytest.mark.slow
+def test_an_arm_that_sorts_a_list_stays_a_branch() -> None:
+    call = ExportCall(module=while_stories.Sorted(), args=(torch.ones(4),))
+    with (
+        pytest.raises(Exception, match=r"data-dependent|more than compute"),
+        apply_shims([find("branch-as-where")], call) as changed,
+    ):
+        export_program(changed)

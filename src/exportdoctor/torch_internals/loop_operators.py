@@ -3,11 +3,18 @@ alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import builtins
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import CodeType
 from typing import Any
 
+from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.torch_internals.hook import Hook
+
+_OWN = ((builtins, "max", max), (builtins, "min", min), (math, "pow", math.pow))
+"""This file is imported before any export."""
 
 
 def run_steps(
@@ -21,7 +28,8 @@ def run_steps(
     from torch._higher_order_ops.scan import scan as operator
 
     _forget_what_was_compiled(operator)
-    found: tuple[Any, Any] = operator(step, list(state), list(rows))
+    with python_builtins():
+        found: tuple[Any, Any] = operator(step, list(state), list(rows))
     return found
 
 
@@ -35,7 +43,24 @@ def run_while(test: Callable[..., Any], step: Callable[..., tuple[Any, ...]], st
 
     operator: Any = while_loop  # which has no annotations
     _forget_what_was_compiled(operator)
-    return tuple(operator(test, step, tuple(state)))
+    with python_builtins():
+        return tuple(operator(test, step, tuple(state)))
+
+
+def python_builtins() -> AbstractContextManager[object]:
+    """Within it `max`, `min` and `math.pow` are Python's own. A non-strict export has replaced them, and dynamo, which
+    traces what an operator runs, takes its `max` of two numbers for `min`."""
+    import torch
+
+    return nullcontext() if torch.compiler.is_dynamo_compiling() else _put_back()
+
+
+@contextmanager
+def _put_back() -> Iterator[None]:
+    with ExitStack() as stack:
+        for holder, name, value in _OWN:
+            stack.enter_context(patch_attribute(holder, name, value))
+        yield
 
 
 def _forget_what_was_compiled(operator: Any) -> None:

@@ -16,6 +16,7 @@ from exportdoctor.shims.rules.arm_watch import Unmergeable, reachable, watch_arm
 from exportdoctor.shims.rules.chosen_numbers import choose_number
 from exportdoctor.shims.rules.later_writes import LaterWrites
 from exportdoctor.shims.rules.observed_rewrite import UNBOUND, ObservedRewrite, value_of
+from exportdoctor.torch_internals.loop_operators import python_builtins
 from exportdoctor.torch_internals.shape_env import has_unbacked_size, same_sizes
 from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
 
@@ -134,7 +135,8 @@ class ArmChoices(ObservedRewrite):
         why = "their results are not laid out in one way"
         if layout is not None:
             try:
-                found = torch.cond(chosen, lambda: tensors(then), lambda: tensors(other), ())
+                with python_builtins():
+                    found = torch.cond(chosen, lambda: tensors(then), lambda: tensors(other), ())
             except Exception as error:
                 why = f"torch.cond does not take them: {type(error).__name__}: {' '.join(str(error).split()):.300}"
             else:

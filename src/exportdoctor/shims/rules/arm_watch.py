@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from types import CodeType, FrameType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from exportdoctor.core.failure.frames import is_user_file
@@ -26,6 +26,7 @@ _DIVIDES = frozenset({
     "div", "floor_divide", "remainder", "fmod", "__floordiv__", "__rfloordiv__", "__mod__", "__rmod__",
 })  # fmt: skip
 """Functions that may refuse values: places out of range, singular matrices, nothing found; whole numbers by zero."""
+_CHANGES = frozenset({"add", "put", "resize", "sort", "subtract"})
 _READ_ATTRIBUTES = frozenset({"__getattr__", "__getattribute__"})
 """What gives an attribute is taken to do nothing else."""
 
@@ -149,15 +150,20 @@ def _watched_calls(codes: Collection[CodeType]) -> Iterator[None]:
     """Raises Unmergeable at its end where code of the user's ran, none of `codes`, that does more than compute:
     properties, operators and methods too, whose names in the arm do not show whose they are."""
     others: set[CodeType] = set()
+    changing: list[str] = []
     judged: dict[tuple[CodeType, int], bool] = {}
     held: list[Any] = []  # so that no address is used twice
 
     def see(frame: FrameType, event: str, argument: object) -> None:
         code = frame.f_code
-        if event != "call" or code in others:
+        if event not in ("call", "c_call") or code in others:
             return
         if not is_user_file(code.co_filename):
             others.add(code)
+            return
+        if event == "c_call":
+            if _changes_its_object(argument):
+                changing.append(f"{code.co_qualname}: {argument.__name__}")  # type: ignore[attr-defined]
             return
         first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
         if (code, id(first)) not in judged:
@@ -174,8 +180,19 @@ def _watched_calls(codes: Collection[CodeType]) -> Iterator[None]:
         if collects:
             gc.enable()
     impure = next((code.co_qualname for (code, _), pure in judged.items() if not pure), "")
-    if impure:
-        raise Unmergeable(f"an arm calls {impure}, which may do more than compute")
+    if impure or changing:
+        raise Unmergeable(f"an arm calls {impure or changing[0]}, which may do more than compute")
+
+
+def _changes_its_object(function: object) -> bool:
+    """Whether it is a method of a list, a set or an array that may change it, and has the name of one of a tensor that
+    does not."""
+    import torch
+
+    owner = getattr(function, "__self__", None)
+    if owner is None or isinstance(owner, type | ModuleType | torch.Tensor):
+        return False
+    return getattr(function, "__name__", "") in _CHANGES
 
 
 def _only_computes(

@@ -174,7 +174,7 @@ def rewrite_code(function: FunctionType, change: ast.NodeTransformer) -> CodeTyp
 
 def compile_for(function: FunctionType, node: ast.FunctionDef) -> CodeType | None:
     """The code of this definition for that function; `None` where it cannot take the function's closure."""
-    old, written = function.__code__, copy.deepcopy(node)
+    old, written = function.__code__, ast.fix_missing_locations(copy.deepcopy(node))
     node = copy.deepcopy(node)
     body: list[ast.stmt] = [node]
     if old.co_freevars:

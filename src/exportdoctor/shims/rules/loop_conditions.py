@@ -14,7 +14,8 @@ def truth_of(value: Any) -> Any:
         return value
     if isinstance(value, torch.Tensor):
         return value.reshape(()).to(torch.bool)
-    number: Any = bool(value) if value is None or isinstance(value, str | list | tuple | dict | set) else value
+    is_number = isinstance(value, bool | int | float | complex | torch.SymBool | torch.SymInt | torch.SymFloat)
+    number: Any = value if is_number else bool(value)
     number = number if type(number) in (bool, torch.SymBool) else number != 0
     if number is True or number is False:  # to dynamo a symbolic one is of the same class
         return torch.full((), number)

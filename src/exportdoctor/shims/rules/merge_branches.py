@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection, Iterator
 
 from exportdoctor.shims.rules.arm_choice import BOTH, CHOOSE, EITHER, EQUAL, NOT, NUMBER, VALUE
 from exportdoctor.shims.rules.code_swap import ARM
-from exportdoctor.shims.rules.loop_exits import is_flag
+from exportdoctor.shims.rules.loop_exits import LEFT, is_flag
 from exportdoctor.shims.rules.made_code import call_of, load, thunk
+from exportdoctor.shims.rules.name_flow import stored_names
 from exportdoctor.shims.rules.pure_code import Purity
 
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
@@ -89,7 +90,8 @@ class OpenConditions:
 
 class MergedBranches(ast.NodeTransformer):
     """Branches of `node` whose condition is `open_` become calls of `choose`, with it in the form that `condition`
-    gives it. `within` tells their names from those of other nodes of the function."""
+    gives it. `within` tells their names from those of other nodes of the function. With `truths`, `choose` is told
+    which results are of these names, which are only asked whether they hold."""
 
     def __init__(
         self,
@@ -100,9 +102,10 @@ class MergedBranches(ast.NodeTransformer):
         choose: str = CHOOSE,
         condition: Callable[[ast.expr], ast.expr] = keep_tensors,
         within: str = "",
+        truths: Collection[str] | None = None,
     ) -> None:
         self.purity, self.open, self.count = purity, open_, 0
-        self.choose, self.condition, self.within = choose, condition, within
+        self.choose, self.condition, self.within, self.truths = choose, condition, within, truths
         self.inside = 0  # an arm that was not taken may ask for values that nobody saw
         self.written = {name for one in ast.walk(node) for name in _written_names(one)}
         self.used: dict[int, set[str]] = {}
@@ -176,11 +179,14 @@ class MergedBranches(ast.NodeTransformer):
         ]
         before = [call_of(VALUE, thunk(load(name))) for name in names]
         call = self.choice(node.test, *(load(arm) for arm in arms), *before)
+        if self.truths is not None:
+            flags: list[ast.expr] = [ast.Constant(name in self.truths or name.startswith(LEFT)) for name in names]
+            call.keywords.append(ast.keyword("flags", ast.Tuple(flags, ast.Load())))
         target = ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store())
         last = ast.Return(call) if ends else ast.Assign([target], call) if names else ast.Expr(call)
         return [ast.copy_location(one, node) for one in (*made, last)]
 
-    def choice(self, test: ast.expr, *arms: ast.expr) -> ast.expr:
+    def choice(self, test: ast.expr, *arms: ast.expr) -> ast.Call:
         """The call for the branch that was counted last, whose name is unlike that of any other."""
         function = self.purity.function
         name = ast.Constant(f"{function.__module__}.{function.__qualname__}:{self.within}{self.count}")
@@ -231,7 +237,7 @@ def _written_names(node: ast.AST) -> Iterator[str]:
 def _stored_names(node: ast.stmt) -> Iterator[ast.Name]:
     if isinstance(node, ast.FunctionDef):
         return
-    yield from (one for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store))
+    yield from stored_names(node)
 
 
 def _names_used_elsewhere(function: ast.FunctionDef) -> Iterator[tuple[ast.If, set[str]]]:

@@ -21,9 +21,16 @@ def is_name(node: ast.expr | None, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name
 
 
+def stored_names(node: ast.AST) -> Iterator[ast.Name]:
+    """The names in a statement that it binds: those of a comprehension are its own."""
+    own = {id(one) for each in ast.walk(node) if isinstance(each, ast.comprehension) for one in ast.walk(each.target)}
+    every = (one for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store))
+    return (one for one in every if id(one) not in own)
+
+
 def bound_names(node: ast.AST) -> Iterator[str]:
     """The names that a statement binds."""
-    return (one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store))
+    return (one.id for one in stored_names(node))
 
 
 def read_names(node: ast.AST) -> Iterator[str]:

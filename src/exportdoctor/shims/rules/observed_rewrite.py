@@ -39,8 +39,12 @@ class ObservedRewrite:
             self.observing = False
 
     def refuse(self, why: str) -> NotApplicable:
-        """Why the shim does not apply. It is noted as well, for forward may catch what is raised."""
-        self.refused.append(why)
+        """Why the shim does not apply. It is noted as well, for forward may catch what is raised; not while dynamo
+        traces a step or an arm, where it takes no such note."""
+        import torch
+
+        if not torch.compiler.is_dynamo_compiling():
+            self.refused.append(why)
         return NotApplicable(why)
 
 

@@ -33,8 +33,10 @@ class StepChoices(ArmChoices):
         other: Callable[..., Any],
         *before: Any,
         asked: Callable[[], Any],
+        flags: tuple[bool, ...] = (),
     ) -> Any:
-        """The result of the arm that the condition says."""
+        """The result of the arm that the condition says. `flags`: which of its values are only asked whether they
+        hold."""
         import torch
 
         if self.observing:
@@ -48,16 +50,17 @@ class StepChoices(ArmChoices):
             raise self.refuse(f"no eager run computes both arms of {branch}, or one of them does more than compute")
         if known.refuses:
             return self._by_cond(branch, chosen, then, other, before, known)
-        return choose(chosen, then(*before), other(*before))
+        return choose(chosen, then(*before), other(*before), flags)
 
 
-def choose(chosen: Any, one: Any, other: Any) -> Any:
-    """One of two values by a tensor, bool (): tensors of one dtype, numbers of one type, or flags, also in tuples.
-    Raises Unmergeable."""
+def choose(chosen: Any, one: Any, other: Any, flags: tuple[bool, ...] = ()) -> Any:
+    """One of two values by a tensor, bool (): tensors of one dtype, or numbers of one type, also in tuples. Those of
+    `flags` may be a tensor and a bool. Raises Unmergeable."""
     import torch
 
-    if isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
-        return tuple(choose(chosen, *pair) for pair in zip(one, other, strict=True))
+    if type(one) is tuple and type(other) is tuple and len(one) == len(other):
+        rows = zip(one, other, flags or [False] * len(one), strict=True)
+        return tuple(choose(chosen, left, right, (True,) if is_flag else ()) for left, right, is_flag in rows)
     if one is UNBOUND or other is UNBOUND:  # the arm that does not bind a name leads nowhere that reads it
         return other if one is UNBOUND else one
     tensors = [isinstance(value, torch.Tensor) for value in (one, other)]
@@ -66,10 +69,10 @@ def choose(chosen: Any, one: Any, other: Any) -> Any:
             raise Unmergeable("the arms give tensors of other sizes or dtypes")
         return torch.where(chosen, one, other)
     if any(tensors):
-        flags = [_flag(value, chosen) for value in (one, other)]
-        if any(value is None for value in flags):
+        left, right = (_flag(value, chosen) for value in (one, other))
+        if not flags or left is None or right is None:
             raise Unmergeable("one arm gives a tensor, the other none")
-        return torch.where(chosen, *flags)
+        return torch.where(chosen, left, right)
     if one is None and other is None:
         return None
     for kind, dtype in ((bool, torch.bool), (int, torch.int64), (float, torch.float64)):

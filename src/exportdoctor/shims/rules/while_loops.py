@@ -7,6 +7,7 @@ the step read it again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -90,16 +91,15 @@ class WhileLoops(ObservedRewrite):
                 raise self.refuse(f"a value that {loop} carries is of several kinds, or of none that a program has")
             kinds.append(kind)
         likes = [self.seen[key][0][place] for place in range(len(state))]
-        began = tuple(map(_pack, kinds, state, likes))
+        began = tuple(map(_begin, kinds, state, likes))
         try:
             ended = run_while(
                 lambda *given: test(*map(_unpack, kinds, given)),
-                lambda *given: tuple(map(_pack, kinds, step(*map(_unpack, kinds, given)), likes)),
+                lambda *given: tuple(map(_pack, kinds, step(*map(_unpack, kinds, given)))),
                 began,
             )
         except Exception as error:
-            said = f"{type(error).__name__}: {' '.join(str(error).split()):.300}"
-            raise self.refuse(f"torch's while_loop does not take that of {loop}: {said}") from error
+            raise self.refuse(f"torch's while_loop does not take that of {loop}: {_reason_of(error)}") from error
         if not torch.compiler.is_dynamo_compiling():
             self.writes.keep(*state, *ended)
         results = zip(kinds, ended, state, read_outside, strict=True)
@@ -125,6 +125,13 @@ def _run_in_python(test: Callable[..., Any], step: Step, state: tuple[Any, ...])
     while test(*state):
         state = step(*state)
     return state
+
+
+def _reason_of(error: Exception) -> str:
+    """What a step raised, in which dynamo tells it; else what dynamo says."""
+    said = " ".join(str(error).split())
+    own = re.search(r"raised exception (?:Unmergeable|NotApplicable)\((['\"])(.*?)\1\)", said)
+    return own[2] if own else f"{type(error).__name__}: {said:.300}"
 
 
 def _is_tensor(value: Any) -> bool:
@@ -183,20 +190,32 @@ def _is_exact(value: Any, dtype: Any) -> bool:
     return bool(torch.tensor(value, dtype=dtype).item() == value)
 
 
-def _pack(kind: str, value: Any, like: Any) -> Any:
-    """The value as a new tensor; a number that is carried as a tensor as the one that `like` describes."""
+def _begin(kind: str, value: Any, like: Any) -> Any:
+    """The first value as a new tensor; a number that steps make a tensor of is one as `like` describes it."""
+    if kind == "tensor" and not _is_tensor(value):
+        import torch
+
+        dtype, _, device = like
+        return torch.full((), value, dtype=dtype, device=device)
+    return _pack(kind, value)
+
+
+def _pack(kind: str, value: Any) -> Any:
+    """The value as a new tensor. Raises Unmergeable for one of another kind, as a step may make that no eager run
+    took."""
     import torch
 
     if kind == "truth":
         return truth_of(value).clone()
-    if kind == "int":
-        return torch.scalar_tensor(value, dtype=torch.int64)
-    if kind == "float":
-        return torch.scalar_tensor(value, dtype=torch.float64)
-    if isinstance(value, torch.Tensor):
+    if kind == "tensor":
+        if not isinstance(value, torch.Tensor):
+            raise Unmergeable("a step makes a number of what was a tensor")
         return value.clone(memory_format=torch.contiguous_format)
-    dtype, _, device = like
-    return torch.full((), value, dtype=dtype, device=device)
+    kinds = (int, torch.SymInt) if kind == "int" else (float, torch.SymFloat)
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        raise Unmergeable(f"a step makes another value of what was a number of type {kind}")
+    number: Any = value
+    return torch.scalar_tensor(number, dtype=torch.int64 if kind == "int" else torch.float64)
 
 
 def _unpack(kind: str, tensor: Any) -> Any:
@@ -243,13 +262,13 @@ SHIM = Shim(
     ),
     precondition=(
         "both sides of `and` and `or` in a loop's conditions, and arms that torch.where chooses between, can be "
-        "computed in any case"
+        "computed in any case; whole numbers stay within 64 bits"
     ),
     cures=(Cure(kinds=("data_dependent_value", "data_dependent_guard"), where=r": (?:while|if) "),),
     needs={"torch": ">=2.13"},
     link="https://docs.pytorch.org/docs/stable/export.html#data-and-shape-dependent-control-flow",
     retire="torch.export converts such loops",
-    rank=21,
+    rank=19,  # branches around the loop are rewritten in what this makes, not the other way
     replaces=(
         Replacement(
             target="the functions with a `while` on a tensor's value",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import copy
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from exportdoctor.shims.rules.arm_choice import VALUE as VALUE_OF
@@ -119,7 +119,7 @@ class WhileRewrite:
             ast.FunctionDef(name, arguments, statements, [], None, None)
             for name, statements in zip(names, bodies, strict=True)
         ]
-        functions[1] = self._merge_branches(functions[1], carried)
+        functions[1] = self._merge_branches(functions[1])
         function = self.purity.function
         call = call_of(
             RUN,
@@ -136,7 +136,7 @@ class WhileRewrite:
         ]
         return [*functions, ast.Assign([targets], call), *no_value]
 
-    def _merge_branches(self, step: ast.stmt, carried: Collection[str]) -> ast.stmt:
+    def _merge_branches(self, step: ast.stmt) -> ast.stmt:
         """The step with its branches merged. A name that is bound in an arm alone has a mark before."""
         assert isinstance(step, ast.FunctionDef)
         changing = {name for one in step.body for name in bound_names(one)}
@@ -147,10 +147,12 @@ class WhileRewrite:
             choose=CHOOSE_IN_STEP,
             condition=_condition,
             within=f"{self.count}.",
+            truths={name for name in changing if self._truths[name] == self._reads[name]},
         )
         merged = merging.visit(step)
-        unbound = sorted({*_names_before_arms(merged)} - {*carried})
-        merged.body[:0] = [ast.Assign([ast.Name(one, ast.Store())], load(NO_VALUE)) for one in unbound]
+        for made in ast.walk(merged):
+            if isinstance(made, ast.FunctionDef):
+                _mark_unbound(made)
         return merged
 
     # --- exits
@@ -170,6 +172,8 @@ class WhileRewrite:
         asked = [loop.test, leaves]
         stays = ast.UnaryOp(ast.Not(), leaves)
         if isinstance(loop.test, ast.Constant) and loop.test.value:
+            if any(isinstance(one, ast.If | ast.IfExp) for part in first for one in ast.walk(part)):
+                return self._with_flags(loop)  # what runs before the loop would keep its branches
             return _Loop(copy.deepcopy(first), stays, [*rest, *first], asked)
         if not first:
             return _Loop([], ast.BoolOp(ast.And(), [loop.test, stays]), rest, asked)
@@ -230,14 +234,18 @@ def _count_truths(node: ast.AST) -> Counter[str]:
     return found
 
 
-def _names_before_arms(node: ast.AST) -> Iterator[str]:
-    """The names that are read before a choice between two arms."""
-    for one in ast.walk(node):
+def _mark_unbound(function: ast.FunctionDef) -> None:
+    """Let each local name of a function have a mark that is read before a choice between two arms: to dynamo a name
+    without a value is an error."""
+    own = {name for one in function.body if not isinstance(one, OTHER_SCOPES) for name in bound_names(one)}
+    own -= {one.arg for one in function.args.args}
+    read = set()
+    for one in ast.walk(function):
         match one:
-            case ast.Call(func=ast.Name(id=function), args=[ast.Lambda(body=ast.Name(id=name))]) if (
-                function == VALUE_OF
-            ):
-                yield name
+            case ast.Call(func=ast.Name(id=called), args=[ast.Lambda(body=ast.Name(id=name))]) if called == VALUE_OF:
+                read.add(name)
+    marks = [ast.Assign([ast.Name(one, ast.Store())], load(NO_VALUE)) for one in sorted(own & read)]
+    function.body[:0] = marks
 
 
 def _loop_until(left: str, loop: ast.While, body: list[ast.stmt], asked: list[ast.expr]) -> _Loop:
