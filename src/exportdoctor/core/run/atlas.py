@@ -19,8 +19,8 @@ class AtlasCell(msgspec.Struct, frozen=True, kw_only=True):
     """One part at one stage. `failures` are identities of root causes, the first failure first.
 
     `why` says what is missing where there is no verdict. `part` is empty where no part was reached. `seconds` are the
-    part's, `memory_mb` the whole run's. `cut_off` says which limit ended the search for shims of a part that fails,
-    or came before the numbers of one that passes.
+    part's, `memory_mb` the whole run's, both 0 where a limit ended the run before they were known. `cut_off` says which
+    limit ended the search for shims of a part that fails, or came before the numbers of one that passes.
     """
 
     part: str

@@ -29,8 +29,7 @@ def render_markdown(atlas: Atlas) -> str:
             words.cell_failure(cell),
             words.cell_line(cell),
             words.cell_cure(cell),
-            f"{cell.seconds:.1f}",
-            f"{cell.memory_mb:.0f}",
+            *(f"{cell.seconds:.1f}" if cell.seconds else "", f"{cell.memory_mb:.0f}" if cell.memory_mb else ""),
             words.day(row.at),
             cell.command,
         )

@@ -111,7 +111,7 @@ def _cell(row: AtlasRow, cell: AtlasCell) -> str:
         ("failure", words.cell_failure(cell)),
         ("line", words.cell_line(cell)),
         ("cure", words.cell_cure(cell)),
-        ("cost", f"{wording.duration(cell.seconds)}, {cell.memory_mb:.0f} MiB"),
+        ("cost", f"{wording.duration(cell.seconds)}, {cell.memory_mb:.0f} MiB" if cell.seconds else ""),
         ("asked", words.day(row.at)),
         ("again", cell.command),
     )
