@@ -549,6 +549,7 @@ def _inputs() -> list[Tensor]:
         (while_stories.Nested, ("while-as-while-loop",)),
         (while_stories.BranchFirst, ("while-as-while-loop",)),
         (while_stories.Around, ("while-as-while-loop", "branch-as-where")),
+        (while_stories.AroundExit, ("while-as-while-loop",)),
     ],
 )
 def test_what_was_once_computed_wrongly(module: type[nn.Module], shims: tuple[str, ...]) -> None:

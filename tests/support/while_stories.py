@@ -90,6 +90,23 @@ class BranchFirst(nn.Module):
         return y
 
 
+class AroundExit(nn.Module):
+    """A loop with an exit in its middle, which is run again by one around it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x
+        for i in range(3):
+            while y.abs().sum() > 1:
+                y = y * 0.8
+                if y.sum() > 4:
+                    break
+                y = y - 0.01
+            if i == 1:
+                break
+            y = y + 0.7
+        return y
+
+
 class MixedFlag(nn.Module):
     """`True + True` is 2, and that of tensors is not."""
 

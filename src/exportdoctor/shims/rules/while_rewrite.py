@@ -35,6 +35,8 @@ RUN, TRUTH, ALL, ANY, NOT, VALUE, NO_VALUE = (
 )
 """What rewritten code calls."""
 
+_LEFT = f"{LEFT}_while_"
+"""How the names of flags begin that say that a loop was left; those of `for` loops have a number behind `LEFT`."""
 _COMPUTE_ANEW = frozenset({"abs", "all", "any", "argmax", "item", "max", "mean", "min", "norm", "prod", "sum"})
 """Methods of a tensor whose results share no memory with it."""
 
@@ -102,9 +104,9 @@ class WhileRewrite:
         if not carried:
             return None
         if repeats:  # the loop itself reads them when it runs again
-            outside.update(carried)
+            outside.update(one for one in carried if not one.startswith(_LEFT))  # which begin anew
         self.count += 1
-        flags = {name for name in carried if self._truths[name] == self._reads[name] or name.startswith(LEFT)}
+        flags = {name for name in carried if self._truths[name] == self._reads[name] or name.startswith(_LEFT)}
         statements = self._statements(plain.test, body, carried, outside, flags)
         return [ast.copy_location(one, loop) for one in (*first, *statements)]
 
@@ -179,13 +181,13 @@ class WhileRewrite:
             return _Loop([], ast.BoolOp(ast.And(), [loop.test, stays]), rest, asked)
         if rest:
             return self._with_flags(loop)
-        left = f"{LEFT}_{self.count + 1}"
+        left = f"{_LEFT}{self.count + 1}"
         flag = ast.Assign([ast.Name(left, ast.Store())], leaves)
         return _loop_until(left, loop, [*first, ast.copy_location(flag, leaves)], asked)
 
     def _with_flags(self, loop: ast.While) -> _Loop | None:
         """The loop with flags for its exits; None where one is inside of something else than an `if`."""
-        left, skipped = (f"{LEFT}_{self.count + 1}{suffix}" for suffix in ("", "_step"))
+        left, skipped = (f"{_LEFT}{self.count + 1}{suffix}" for suffix in ("", "_step"))
         branches = [one for part in loop.body for one in ast.walk(part) if isinstance(one, ast.If)]
         asked = [loop.test, *(one.test for one in branches if any(exits_in(one)))]
         body = LoopExits(self.purity, lambda _: True).replace_exits(copy.deepcopy(loop.body), ExitNames(left, RESULT))
