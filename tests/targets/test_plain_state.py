@@ -41,6 +41,8 @@ def test_a_call_that_leaves_nothing_leaves_the_state(build: Callable[[], nn.Modu
 
 
 class Replacing(nn.Module):
+    n: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("n", torch.zeros(()))

@@ -308,28 +308,30 @@ def count_shares(
 ) -> tuple[StageShare, ...]:
     """How many models pass each stage. Of `of` models, those asked are in `rows`.
 
-    One counts as tried if each part that was reached has a verdict there, and the search for shims was not cut off.
+    One counts as tried if each part that was reached has a verdict there.
     """
     shares = []
     for size in sizes:
         for stage in (*STAGES[to], *also):
             verdicts = [
                 {
-                    "no_verdict" if cell.cut_off else "fails" if cell.soundness == "unsound" else cell.verdict
+                    ("fails" if cell.soundness == "unsound" else cell.verdict, bool(cell.cut_off))
                     for cell in row.cells
                     if (cell.sizes, cell.stage) == (size, stage)
                 }
                 for row in rows
             ]
-            tried = [found for found in verdicts if found and found <= TRIED]
+            tried = [found for found in verdicts if found and {verdict for verdict, _ in found} <= TRIED]
+            ended = [{verdict for verdict, _ in found} for found in tried if not any(cut_off for _, cut_off in found)]
             shares.append(
                 StageShare(
                     sizes=size,
                     stage=stage,
                     of=of,
                     tried=len(tried),
-                    as_is=sum(1 for found in tried if found == {"passes"}),
-                    with_shims=sum(1 for found in tried if "fails" not in found),
+                    ended=len(ended),
+                    as_is=sum(1 for found in tried if {verdict for verdict, _ in found} == {"passes"}),
+                    with_shims=sum(1 for found in ended if "fails" not in found),
                 )
             )
     return tuple(shares)

@@ -71,13 +71,15 @@ class AtlasRow(msgspec.Struct, frozen=True, kw_only=True):
 class StageShare(msgspec.Struct, frozen=True, kw_only=True):
     """How many models pass a stage with all their parts: as they are, or also with shims that are not unsound.
 
-    `tried` have a verdict for every part that was reached; `of` are all.
+    `tried` have a verdict for every part that was reached, and no search for shims of `ended` of them was cut off;
+    `of` are all.
     """
 
     sizes: Sizes
     stage: str
     of: int
     tried: int
+    ended: int = 0
     as_is: int
     with_shims: int
 

@@ -15,8 +15,8 @@ VERDICT_WORDS = {
     "no_verdict": "no verdict",
 }
 VERDICT_SYMBOLS = {"passes": "✓", "cured": "✚", "fails": "✗", "not_asked": "·", "no_verdict": "?"}
-SHARES_HEADER = ("stage", "models", "with a verdict", "pass as they are", "of all", "of those tried", "also with shims",
-                 "of all", "of those tried")  # fmt: skip
+SHARES_HEADER = ("stage", "models", "with a verdict", "pass as they are", "of all", "of those", "also with shims",
+                 "of all", "of those whose search ended")  # fmt: skip
 CAUSES_HEADER = ("#", "one fix unlocks", "fail so", "root cause", "where", "cured by")
 CELLS_HEADER = ("model", "part", "stage", "verdict", "failure", "line", "cure", "s", "MiB", "asked", "command")
 NOTES_HEADER = ("model", "note")
@@ -85,8 +85,8 @@ def stage_name(sizes: str, stage: str) -> str:
 def share_cells(share: StageShare) -> tuple[str, ...]:
     """A row of the table of stages."""
     numbers = [str(share.of), str(share.tried)]
-    for passing in (share.as_is, share.with_shims):
-        numbers += [str(passing), percent(passing, share.of), percent(passing, share.tried)]
+    for passing, tried in ((share.as_is, share.tried), (share.with_shims, share.ended)):
+        numbers += [str(passing), percent(passing, share.of), percent(passing, tried)]
     return stage_name(share.sizes, share.stage), *numbers
 
 
@@ -160,7 +160,7 @@ def sweep_summary(atlas: Atlas) -> list[str]:
         f"{stage_name(share.sizes, share.stage)}: {share.as_is} of {share.of} pass as they are "
         f"({percent(share.as_is, share.of)} of all, {percent(share.as_is, share.tried)} of {share.tried} tried), "
         f"{share.with_shims} also with shims ({percent(share.with_shims, share.of)}, "
-        f"{percent(share.with_shims, share.tried)})"
+        f"{percent(share.with_shims, share.ended)} of {share.ended} whose search ended)"
         for share in atlas.shares
     ]
     if (first := next(iter(atlas.causes), None)) is not None:
