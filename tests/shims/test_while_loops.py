@@ -549,6 +549,7 @@ def _inputs() -> list[Tensor]:
         (while_stories.Nested, ("while-as-while-loop",)),
         (while_stories.BranchFirst, ("while-as-while-loop",)),
         (while_stories.Around, ("while-as-while-loop", "branch-as-where")),
+        (while_stories.Around, ("branch-as-where", "while-as-while-loop")),
         (while_stories.AroundExit, ("while-as-while-loop",)),
     ],
 )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 
 from exportdoctor.shims.rules.arm_choice import BOTH, CHOOSE, EITHER, EQUAL, NOT, NUMBER, VALUE
 from exportdoctor.shims.rules.code_swap import ARM
-from exportdoctor.shims.rules.loop_exits import LEFT, is_flag
+from exportdoctor.shims.rules.loop_exits import LEFT, exits_in, is_flag
 from exportdoctor.shims.rules.made_code import call_of, load, thunk
 from exportdoctor.shims.rules.name_flow import stored_names
 from exportdoctor.shims.rules.pure_code import Purity
@@ -125,7 +125,9 @@ class MergedBranches(ast.NodeTransformer):
         return [new for one in statements for new in self._statement(one)]
 
     def _statement(self, node: ast.stmt) -> list[ast.stmt]:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) or (
+            isinstance(node, ast.While) and self._ends_by_value(node)
+        ):
             return [node]
         if isinstance(node, ast.Assign) and is_flag(node):
             node.value = self.condition(node.value)
@@ -148,6 +150,11 @@ class MergedBranches(ast.NodeTransformer):
             if isinstance(value := getattr(node, name, None), ast.expr):
                 setattr(node, name, _Choices(self).visit(value))
         return [node]
+
+    def _ends_by_value(self, loop: ast.While) -> bool:
+        """Whether a tensor's value ends it: to choose between arms of its steps is left to `while_loops.py`."""
+        branches = [one for part in loop.body for one in ast.walk(part) if isinstance(one, ast.If)]
+        return any(map(self.open.asks, (loop.test, *(one.test for one in branches if any(exits_in(one))))))
 
     def _may_merge(self, node: ast.If) -> bool:
         arms, pure = (node.body, node.orelse), self.purity

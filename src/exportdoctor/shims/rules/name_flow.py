@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
+from exportdoctor.shims.rules.code_swap import ARM
+
 OTHER_SCOPES = (ast.FunctionDef, ast.Lambda, ast.ClassDef, ast.AsyncFunctionDef)
 _LATER = (*OTHER_SCOPES, ast.GeneratorExp, ast.Global, ast.Nonlocal)
 OWN = "_scan_"
@@ -65,9 +67,17 @@ def all_names(node: ast.AST) -> Iterator[str]:
 
 
 def names_in_other_scopes(function: ast.FunctionDef) -> set[str]:
-    """The names that code may read or bind which does not run where it stands: of functions inside, and of others."""
-    inside = [one for one in ast.walk(function) if isinstance(one, _LATER) and one is not function]
+    """The names that code may read or bind which does not run where it stands: of functions inside, and of others. An
+    arm that a rewrite has made of a branch is called there at once."""
+    inside = [one for one in ast.walk(function) if isinstance(one, _LATER) and one is not function and not _is_arm(one)]
     return {name for one in inside for name in all_names(one)}
+
+
+def _is_arm(node: ast.AST) -> bool:
+    match node:
+        case ast.FunctionDef(name=name) | ast.Lambda(args=ast.arguments(vararg=ast.arg(arg=name))):
+            return name.startswith(ARM)
+    return False
 
 
 def is_read_first(name: str, statements: Sequence[ast.stmt]) -> bool:

@@ -268,7 +268,7 @@ SHIM = Shim(
     needs={"torch": ">=2.13"},
     link="https://docs.pytorch.org/docs/stable/export.html#data-and-shape-dependent-control-flow",
     retire="torch.export converts such loops",
-    rank=19,  # branches around the loop are rewritten in what this makes, not the other way
+    rank=21,
     replaces=(
         Replacement(
             target="the functions with a `while` on a tensor's value",
