@@ -82,6 +82,10 @@ class Forgetful(WhileLoops):
         ended = super().run(loop, test, step, state, read_outside, flags)
         return tuple(end if read else old for end, old, read in zip(ended, state, read_outside, strict=True))
 
+
+class Merging(Forgetful):
+    """Also computes both arms of a branch."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self.choices = BothArms()
@@ -100,8 +104,9 @@ class BothArms(StepChoices):
             return wanted
 
 
-def run_both(source: str, x: Tensor) -> tuple[int, Any, Any]:
-    """How many loops of `forward` were rewritten, and what it gives or raises as it is and rewritten."""
+def run_both(source: str, x: Tensor) -> tuple[int, Any, list[Any]]:
+    """How many loops of `forward` were rewritten, and what it gives or raises as it is, and rewritten in several
+    ways."""
     node = ast.parse(source).body[0]
     assert isinstance(node, ast.FunctionDef)
     own: dict[str, Any] = {"torch": torch}
@@ -109,9 +114,15 @@ def run_both(source: str, x: Tensor) -> tuple[int, Any, Any]:
     function: FunctionType = own["forward"]
     rewrite = WhileRewrite(Purity(function=function), frozenset(range(1, 99)))
     changed = ast.fix_missing_locations(ast.Module([rewrite.of_function(node)], []))
-    other = {"torch": torch, **Forgetful().names}
-    exec(compile(changed, "<rewritten>", "exec"), other)
-    return rewrite.count, _answer(function, x.clone()), _answer(other["forward"], x.clone())
+    answers = []
+    for loops in (Forgetful(), Merging()):
+        other = {"torch": torch, **loops.names}
+        exec(compile(changed, "<rewritten>", "exec"), other)
+        answers.append(_answer(other["forward"], x.clone()))
+    plain = _answer(function, x.clone())
+    if plain == "NameError":  # of a name that a branch did not bind: a choice has that of the other arm
+        answers.pop()
+    return rewrite.count, plain, answers
 
 
 def _answer(function: Any, x: Tensor) -> Any:
@@ -155,12 +166,13 @@ def _at_the_margin(statement: str) -> str:
 
 def _check(source: str) -> int:
     torch.manual_seed(0)
-    count, plain, rewritten = run_both(source, torch.rand(3) - 0.3)
-    assert type(plain) is type(rewritten), source
-    if isinstance(plain, list):
-        assert len(plain) == len(rewritten)
-        for one, other in zip(plain, rewritten, strict=True):
-            assert torch.equal(torch.as_tensor(one), torch.as_tensor(other)), source
+    count, plain, answers = run_both(source, torch.rand(3) - 0.3)
+    for rewritten in answers:
+        assert type(plain) is type(rewritten), source
+        if isinstance(plain, list):
+            assert len(plain) == len(rewritten)
+            for one, other in zip(plain, rewritten, strict=True):
+                assert torch.equal(torch.as_tensor(one), torch.as_tensor(other)), source
     return count
 
 
