@@ -646,7 +646,7 @@ def test_an_interrupted_scan_saves_what_it_has_and_exits_130(factory: str, capsy
     assert "scan --resume" in err
     assert list_runs()[0].status == "cut off"
     assert run(["runs"]) == 0
-    assert "default begun; no findings" in capsys.readouterr().out
+    assert "interrupted; default begun; no findings" in capsys.readouterr().out
 
 
 def _answers() -> int:

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from exportdoctor.core.errors import ExitCode, ExportdoctorError, StoreError, UsageError
+from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.run import events as ev
 from exportdoctor.core.run.run_state import RunState, fold
 from exportdoctor.store import journal
@@ -96,9 +97,11 @@ def read_run(path: Path) -> StoredRun:
     return StoredRun(run=events[0].run, path=path, events=events, running=is_held(path))
 
 
-def require_target(started: ev.RunStarted | None) -> None:
-    """Raise UsageError where a run is of a module that only a Python process had: no command can build it again."""
-    if started is not None and not started.command:
+def require_target(started: ev.RunStarted | None, asked: Collection[Finding] = ()) -> None:
+    """Raise UsageError where a run is of a module that only a Python process had: no command can build it again. Not
+    where each finding that is asked about has a script, which needs none."""
+    has_scripts = bool(asked) and all(finding.repro is not None for finding in asked)
+    if started is not None and not started.command and not has_scripts:
         raise UsageError(
             f"{started.run} is of a module in memory ({started.target.ref}), which cannot be built again",
             hint="Return the module and its inputs from a function, and scan FILE.py:FUNCTION",

@@ -123,13 +123,13 @@ def _question(
         return script_question(Path(name).name, Path(name).read_text(encoding="utf-8", errors="replace"))
     run = find_stored(name)
     if run is not None:
-        require_target(run.state.started)
         findings = run.state.report().findings
         wanted = asked[1] if len(asked) == 2 else findings[0].id if len(findings) == 1 else ""
         finding = next((one for one in findings if one.id == wanted), None)
         if finding is None:
             there = ", ".join(one.id for one in findings) or "none"
             raise UsageError(f"Which finding of {run.run}? It has {there}")
+        require_target(run.state.started, [finding])
         return finding_question(run, finding, packages)
     if len(asked) == 2:
         raise UsageError(f"there is no run {name!r}", hint="See: exportdoctor runs")

@@ -50,7 +50,7 @@ def matrix(
     script = Path(asked) if asked.endswith(".py") and Path(asked).is_file() else None
     run = None if script is not None else find_stored(asked)
     if run is not None:
-        require_target(run.state.started)
+        require_target(run.state.started, run.state.report().findings)
     specs = lane_specs(given)
     tell = (lambda _: None) if quiet else print_line
     if script is None and run is None:

@@ -46,7 +46,7 @@ def retest(which: str | None, jobs: int | None, as_json: bool, quiet: bool, **gi
     from exportdoctor.lanes.releases import newest_release
 
     run = read_run(find_run(which))
-    require_target(run.state.started)
+    require_target(run.state.started, run.state.report().findings)
     if not run.state.report().findings:
         raise UsageError(f"{run.run} has no findings", hint="See: exportdoctor runs")
     tell = (lambda _: None) if quiet else print_line

@@ -49,10 +49,13 @@ def runs(deleted: tuple[str, ...], as_json: bool) -> int:
 
 def _cells(run: RunSummary) -> tuple[Span, ...]:
     parts = {**run.parts, **dict.fromkeys(run.begun, "begun")}
-    verdicts = ", ".join(f"{part} {verdict}" for part, verdict in parts.items())
+    verdicts = ", ".join(f"{part} {verdict}" for part, verdict in parts.items()) or "no parts"
+    told = f"{verdicts}; {wording.finding_count(run.findings)}"
+    if run.problem:
+        told = f"{run.problem}; {told}" if run.status == "cut off" else run.problem
     return (
         Span(run.run, "bold"),
         Span(run.status, _COLOURS[run.status]),
         Span(wording.duration(run.seconds) if run.seconds else "", "dim"),
-        Span(wording.plain(run.problem or f"{verdicts or 'no parts'}; {wording.finding_count(run.findings)}")),
+        Span(wording.plain(told)),
     )
