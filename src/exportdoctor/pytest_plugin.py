@@ -68,8 +68,8 @@ class ExportChecker:
         kwargs: Mapping[str, Any] | None = None,
         *,
         dynamic_shapes: Any = _UNSAID,
-        to: Any = _UNSAID,
-        shims: Any = _UNSAID,
+        to: str | None = _UNSAID,
+        shims: Sequence[str] | None = _UNSAID,
     ) -> Report | None:
         """Export `module`; where it fails in a way that the baseline does not know, the test fails.
 

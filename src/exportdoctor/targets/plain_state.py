@@ -30,7 +30,8 @@ def plain_state(module: nn.Module) -> dict[str, Any]:
     """Numbers, flags, texts, containers with the plain values in them, and how often tensors were written into, by
     path: of the modules, of the files, classes and functions of their code, and of what those hold."""
     found: dict[str, Any] = {}
-    seen = {id(child) for child in module.modules()}  # a file may have a name for one
+    seen: set[int] = set()
+    own = {id(child) for child in module.modules()}
     for path, child in module.named_modules():
         for name, value in vars(child).items():
             place = f"{path}.{name}".lstrip(".")
@@ -41,7 +42,7 @@ def plain_state(module: nn.Module) -> dict[str, Any]:
         space = sys.modules.get(kind.__module__)
         if is_user_file(getattr(space, "__file__", None) or "<none>"):
             _note_all(found, kind.__qualname__, vars(kind), seen)
-            _note_file(found, space, seen)
+            _note_file(found, space, own, seen)
     return found
 
 
@@ -56,8 +57,9 @@ def without_writes(words: Any) -> Any:
     return tuple(without_writes(word) for word in words if type(word) is not Writes)
 
 
-def _note_file(found: dict[str, Any], file: Any, seen: set[int]) -> None:
-    """What stands in a file, in its functions, classes and objects, and in the user's files that it imports."""
+def _note_file(found: dict[str, Any], file: Any, own: set[int], seen: set[int]) -> None:
+    """What stands in a file, in its functions, classes and objects, and in the user's files that it imports. The
+    modules of `own`, by identity, are noted by their own paths."""
     if id(file) in seen:
         return
     seen.add(id(file))
@@ -66,11 +68,11 @@ def _note_file(found: dict[str, Any], file: Any, seen: set[int]) -> None:
     for name, value in list(vars(file).items()):
         if isinstance(value, ModuleType):
             if _is_local(value):
-                _note_file(found, value, seen)
+                _note_file(found, value, own, seen)
         elif isinstance(value, type):
             if value.__module__ == file.__name__:
                 _note_all(found, value.__qualname__, vars(value), seen)
-        elif id(value) not in seen and _is_local(sys.modules.get(type(value).__module__)):
+        elif id(value) not in own and _is_local(sys.modules.get(type(value).__module__)):
             _note_all(found, f"{stem}.{name}", getattr(value, "__dict__", {}), seen)
 
 
