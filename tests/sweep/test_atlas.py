@@ -27,6 +27,7 @@ from exportdoctor.core.run.report import (
 from exportdoctor.report.atlas.atlas_difference import compare_atlases
 from exportdoctor.report.atlas.atlas_markdown import render_markdown
 from exportdoctor.report.atlas.atlas_page import render_page
+from exportdoctor.report.wording.atlas import atlas_lines
 from exportdoctor.sweep.atlas_rows import count_shares, find_causes, identity_of, make_row
 from exportdoctor.sweep.target_task import AnswerStatus, RunAnswer, SweepAnswer
 from golden_files import assert_golden
@@ -69,14 +70,15 @@ def atlas() -> Atlas:
     """Two models that one fix unlocks, one that needs two, one that passes, one without a verdict."""
     guard, mask = _finding(), _finding("mask", source="mask[i]", exception=ExceptionRecord(type="E", message="index"))
     rows = [
-        AtlasRow(name="a", ref="a", cells=(_cell(guard, model="a"),)),
+        AtlasRow(name="a", ref="a", cells=(_cell(guard, model="a"),), seconds=9.5),
         AtlasRow(
             name="b",
             ref="b",
+            seconds=130.0,
             cells=(_cell(_finding("other"), model="b", verdict="cured", cure=("s",), soundness="exact"),),
         ),
         AtlasRow(name="c", ref="c", cells=(_cell(guard, model="c"), _cell(mask, model="c", part="vision"))),
-        AtlasRow(name="d", ref="d", cells=(_cell(model="d"),)),
+        AtlasRow(name="d", ref="d", cells=(_cell(model="d"),), seconds=3000.0, kept=True),
         AtlasRow(
             name="e",
             ref="e",
@@ -96,6 +98,13 @@ def atlas() -> Atlas:
 def test_the_atlas_reads_as_it_did(atlas: Atlas) -> None:
     assert_golden(render_markdown(atlas), "atlas.md")
     assert_golden(render_page(atlas), "atlas.html")
+
+
+def test_what_the_runs_took_is_of_those_that_were_asked_now(atlas: Atlas) -> None:
+    assert (
+        "The runs of 2 models took 2 min 20 s together: 70 s in the median, 2 min 10 s at most (b). "
+        "A run took up to 300 MiB of memory (b)."
+    ) in atlas_lines(atlas)
 
 
 def test_the_difference_comes_before_everything_else(atlas: Atlas) -> None:
@@ -194,9 +203,10 @@ def test_only_a_stage_that_ran_passes(tmp_path: Path, verdict: PartVerdict, stag
     report = Report(target=TargetRecord(ref="m.py:build"), parts=(part,))
     (tmp_path / "static").mkdir()
     (tmp_path / "static" / "report.json").write_bytes(pretty(report))
-    asked = RunAnswer(sizes="static", status=AnswerStatus.ANSWERED)
+    asked = RunAnswer(sizes="static", status=AnswerStatus.ANSWERED, seconds=3.5)
     answer = SweepAnswer(name="m", ref="m.py:build", key="", at=0.0, timeout=1.0, memory_mb=1.0, runs=(asked,))
     row, _ = make_row(answer, tmp_path, to="ort", ref="m.py:build", words=("--no-cure",))
+    assert row.seconds == 3.5
     assert " ".join(cell.verdict for cell in row.cells) == told
 
 

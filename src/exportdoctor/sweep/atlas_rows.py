@@ -76,6 +76,7 @@ def make_row(
         complete=answer.is_final,
         timeout=answer.timeout,
         memory_mb=answer.memory_mb,
+        seconds=sum(run.seconds for run in answer.runs),
     )
     return row, findings
 

@@ -53,7 +53,8 @@ class AtlasRow(msgspec.Struct, frozen=True, kw_only=True):
 
     `complete` is false where its runs were stopped or lost. `timeout` (seconds) and `memory_mb` (MiB) are the limits of
     one run; 0 where they are not known. `kept` is true if the row is taken from an earlier atlas. `few_layers` says
-    where the model had fewer layers or experts than its configuration: `num_hidden_layers 2 for 40`.
+    where the model had fewer layers or experts than its configuration: `num_hidden_layers 2 for 40`. `seconds` are the
+    wall time of all its runs, one after the other; 0 where it is not known.
     """
 
     name: str
@@ -66,6 +67,7 @@ class AtlasRow(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb: float = 0.0
     kept: bool = False
     few_layers: str = ""
+    seconds: float = 0.0
 
 
 class StageShare(msgspec.Struct, frozen=True, kw_only=True):

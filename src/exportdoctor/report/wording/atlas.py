@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from statistics import median
 
 from exportdoctor.core.run.atlas import Atlas, AtlasCell, AtlasChange, RootCause, StageShare
 from exportdoctor.report.wording.formatting import count, duration
@@ -62,10 +63,25 @@ def atlas_lines(atlas: Atlas) -> list[str]:
         )
         if number
     ]
+    lines += _cost_lines(atlas)
     if not atlas.complete:
         lines.append("Not complete: targets without an answer are not shown, but count among all.")
     versions = ", ".join(f"{name} {version}" for name, version in sorted(atlas.environment.items()))
     return [*lines, f"Versions: {versions}.", f"Command: {atlas.command}"]
+
+
+def _cost_lines(atlas: Atlas) -> list[str]:
+    """What the runs of this sweep took; nothing of rows of earlier ones, which other code asked."""
+    asked = [row for row in atlas.rows if row.seconds and not row.kept]
+    if not asked:
+        return []
+    longest = max(asked, key=lambda row: row.seconds)
+    memory, largest = max(((cell.memory_mb, row.name) for row in asked for cell in row.cells), default=(0.0, ""))
+    return [
+        f"The runs of {count(len(asked), 'model')} took {duration(sum(row.seconds for row in asked))} together: "
+        f"{duration(median(row.seconds for row in asked))} in the median, {duration(longest.seconds)} at most "
+        f"({longest.name}). A run took up to {memory:.0f} MiB of memory ({largest})."
+    ]
 
 
 def _asked_with(atlas: Atlas, word: str) -> int:
