@@ -127,6 +127,50 @@ def test_a_program_of_the_users_own_classes_is_loaded_by_its_shims_file(tmp_path
     assert outside.stdout.strip() == "Net.Out [8.0, 8.0, 8.0]", outside.stderr[-2000:]
 
 
+WITHOUT_KEYS = """
+import torch
+from torch.utils._pytree import register_pytree_node
+
+class Pair:
+    def __init__(self, left, right):
+        self.left, self.right = left, right
+
+def taken_apart(pair):
+    return [pair.left, pair.right], None
+
+register_pytree_node(Pair, taken_apart, lambda tensors, _: Pair(*tensors), serialized_type_name="net.Pair")
+
+class Net(torch.nn.Module):
+    def forward(self, pair):
+        return pair.left - pair.right
+
+def build():
+    return Net().eval(), (Pair(torch.ones(3), torch.zeros(3)),)
+"""
+LOADED_WITH_KEYS = """
+import sys
+sys.modules["exportdoctor"] = None
+import torch
+sys.path.insert(0, ".")
+import shims_for_net_build_default as cure
+program = cure.load("model.pt2").module()
+import net
+print(program(net.Pair(torch.full((3,), 4.0), torch.ones(3))).tolist())
+"""
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_the_shims_file_names_what_is_in_a_class_that_was_registered_without_keys(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(WITHOUT_KEYS)
+    done = command(*("net.py:build", "--to", "pt2", "-o", "model.pt2"), folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    outside = subprocess.run(
+        [sys.executable, "-I", "-c", LOADED_WITH_KEYS], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert outside.stdout.strip() == "[3.0, 3.0, 3.0]", outside.stderr[-2000:]
+
+
 @pytest.mark.night
 def test_a_program_and_its_shims_work_where_exportdoctor_is_not(tmp_path: Path) -> None:
     done = command(

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.export import Dim
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.utils._pytree import register_pytree_node
 from transformers import masking_utils
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -344,6 +345,23 @@ class Clamping(nn.Module):
 class Answer:
     logits: Tensor
     score: Tensor
+
+
+class Pair:
+    """A node that says how it is taken apart, and no names for what is in it."""
+
+    def __init__(self, left: Tensor, right: Tensor) -> None:
+        self.left, self.right = left, right
+
+
+register_pytree_node(
+    Pair, lambda pair: ([pair.left, pair.right], None), lambda tensors, _: Pair(*tensors), serialized_type_name="Pair"
+)
+
+
+class Joining(nn.Module):
+    def forward(self, pair: Pair) -> Pair:
+        return Pair(pair.left + pair.right, pair.right)
 
 
 class Answering(nn.Module):
@@ -688,6 +706,12 @@ CASES: dict[str, Case] = {
         sliding_mistral, [(after_prompt(12)[1], after_prompt(12)[0])], "DynamicCache", names=("past_key_values",)
     ),
     "register-dataclass-pytree-fixed": case(Growing, [(torch.randn(1, 3), Store(torch.randn(2, 3), 7))], "Store"),
+    "register-pytree-keys": case(
+        Joining,
+        [(Pair(torch.randn(3), torch.randn(3)),), (Pair(torch.randn(5), torch.randn(5)),)],
+        "flatten_with_keys_fn",
+        ([_FREE, _FREE],),
+    ),
     "register-dataclass-pytree": case(Answering, [(torch.randn(3),), (torch.randn(5),)], "Answer", (_FREE,)),
     "stateful-attr-reset": case(
         used_before, [(torch.randn(3),), (torch.randn(5),)], "Constraints violated", (_FREE,), eager=Remembering

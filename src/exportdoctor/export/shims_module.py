@@ -24,6 +24,10 @@ CACHES = "register-cache-pytree"
 CACHE_SHIMS = (CACHES, "register-cache-pytree-fixed")
 REGISTERS_OBJECTS = "register-dataclass-pytree"
 """How the ids of the shims begin that register classes of the user's own for the time of an export."""
+ADDS_KEYS = "register-pytree-keys"
+"""The id of the shim that completes registrations of classes for the time of an export."""
+_ADD_KEYS = ("exportdoctor.torch_internals.pytree_registry", "add_keys")
+_WITHOUT_KEYS = ("exportdoctor.torch_internals.pytree_registry", "classes_without_keys")
 _REGISTER = ("exportdoctor.shims.own.dataclass_pytrees", "register_attributes")
 _IS_REGISTERED = ("exportdoctor.torch_internals.pytree_registry", "is_registered")
 _CALL = "exportdoctor.shims.export_call"
@@ -102,14 +106,15 @@ def load(path):
 _REGISTERING_LOAD_TAIL = '''
 
 def load(path):
-    """A saved program. The classes of its inputs and outputs that torch does not know are registered, and stay so."""
-    for place in {classes!r}:
+    """A saved program. The classes of its inputs and outputs are registered as for the export, and stay so."""
+    for place in {{classes!r}}:
         module, _, name = place.partition(":")
         kind = attrgetter(name)(importlib.import_module(module))
-        if not is_registered(kind):
-            register_attributes(kind)
+{steps}
     return torch.export.load(path)
 '''
+_REGISTER_STEP = "        if not is_registered(kind):\n            register_attributes(kind)"
+_KEYS_STEP = "        if kind in classes_without_keys():\n            add_keys(kind)"
 
 _CACHE_TAIL = '''
 
@@ -171,10 +176,17 @@ def shims_module(shims: Sequence[Shim], about: ModuleHeader) -> str:
     if about.program.endswith(".pt2"):
         opaque = tuple(shim.id for shim in shims if shim.soundness == "opaque")
         load = _LOAD_OPAQUE_TAIL if opaque else _LOAD_TAIL
+        steps = []
         if any(shim.id.startswith(REGISTERS_OBJECTS) for shim in shims):
-            load = _REGISTERING_LOAD_TAIL
+            steps.append(_REGISTER_STEP)
             bundler.add(*_REGISTER)
             bundler.add(*_IS_REGISTERED)
+        if any(shim.id == ADDS_KEYS for shim in shims):
+            steps.append(_KEYS_STEP)
+            bundler.add(*_ADD_KEYS)
+            bundler.add(*_WITHOUT_KEYS)
+        if steps:
+            load = _REGISTERING_LOAD_TAIL.format(steps="\n".join(steps))
             bundler.imports["attrgetter"] = ("operator", "attrgetter")
         tail += load.format(imports=about.imports, classes=about.classes, opaque=opaque)
         bundler.imports.update({"importlib": ("importlib", ""), "torch": ("torch", "")})

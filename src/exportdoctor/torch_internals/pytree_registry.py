@@ -138,6 +138,26 @@ def is_registered(kind: type[Any]) -> bool:
     return kind in pytree.SUPPORTED_NODES
 
 
+def classes_without_keys() -> tuple[type[Any], ...]:
+    """The registered classes for whose children there are no names: a path to what is in one cannot be told."""
+    from torch.utils import _pytree as pytree
+
+    return tuple(kind for kind, node in pytree.SUPPORTED_NODES.items() if node.flatten_with_keys_fn is None)
+
+
+def add_keys(kind: type[Any]) -> None:
+    """Name the children of a registered class by their places; nothing else of its registration changes."""
+    from torch.utils import _pytree as pytree
+
+    node = pytree.SUPPORTED_NODES[kind]
+
+    def with_keys(value: Any) -> tuple[list[tuple[Any, Any]], Any]:
+        children, context = node.flatten_fn(value)
+        return [(pytree.SequenceKey(place), child) for place, child in enumerate(children)], context
+
+    pytree.SUPPORTED_NODES[kind] = node._replace(flatten_with_keys_fn=with_keys)
+
+
 def node_kind(value: Any) -> Literal["builtin", "registered", "leaf"]:
     """What pytree takes the value for: one of Python's containers, a registered class, or a leaf."""
     from torch.utils import _pytree as pytree
@@ -186,7 +206,8 @@ def _has_registries() -> bool:
     from torch.utils import _pytree as pytree
 
     names = ("_get_node_type", "BUILTIN_TYPES", "_private_register_pytree_node", "_cxx_pytree_pending_imports")
-    return len(pytree_registries()) == 5 and all(hasattr(pytree, name) for name in names)
+    are_there = len(pytree_registries()) == 5 and all(hasattr(pytree, name) for name in names)
+    return are_there and "flatten_with_keys_fn" in getattr(pytree.SUPPORTED_NODES.get(list), "_fields", ())
 
 
 REGISTRIES = Hook(

@@ -165,6 +165,8 @@ RULES = (
          r"Cannot associate shape .* to non-tensor type"),
     Rule(FailureKind.UNREGISTERED_PYTREE, "an input that is no tensor, number or string, beside a dynamic size", "2.13",
          r"^Unfamiliar meta val: "),
+    Rule(FailureKind.UNREGISTERED_PYTREE, "a registered class without names for its children", "2.3-2.13",
+         r"Did not find a flatten_with_keys_fn for type"),
     Rule(FailureKind.UNREGISTERED_PYTREE, "the boundary of the legacy tracer", "1.13-2.13",
          r"Only tuples, lists and Variables are supported as JIT inputs/outputs"),
     # vmap

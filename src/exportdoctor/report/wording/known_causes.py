@@ -332,6 +332,18 @@ _CAUSES = (
     ),
     _Cause(
         FailureKind.UNREGISTERED_PYTREE,
+        r"Did not find a flatten_with_keys_fn for type: <class '(?:[\w.<>]+\.)?(\w+)'>",
+        lambda _, match: (
+            f"Pass `flatten_with_keys_fn=` where {match[1]} is registered with `register_pytree_node`: the same "
+            "children, each with a key."
+        ),
+        lambda _, match: (
+            f"The class {match[1]} is registered as a pytree node, but without names for what is in it, by which "
+            "torch.export tells the inputs of a program apart."
+        ),
+    ),
+    _Cause(
+        FailureKind.UNREGISTERED_PYTREE,
         r"^Unfamiliar meta val: ",
         lambda *_: _BIND,
         lambda *_: (

@@ -57,9 +57,13 @@ def repro_without_source(name: str, module: str, why: str) -> str:
     return f"{name} has no source that can be copied into a script{reason}, so it is imported from {module}"
 
 
-def repro_stand_in(name: str) -> str:
-    """The note on a class that is not the library's own; `name` is the full name of that."""
-    return f"the class stands in for {name}: what matters is that pytree does not know it"
+def repro_stand_in(name: str, *, registered: bool) -> str:
+    """The note on a class that is not the library's own; `name` is the full name of that.
+
+    `registered` says that pytree knows it, without names for its children.
+    """
+    why = "it is registered without flatten_with_keys_fn" if registered else "pytree does not know it"
+    return f"the class stands in for {name}: what matters is that {why}"
 
 
 def repro_under_shims(shims: Sequence[str]) -> str:

@@ -19,6 +19,8 @@ from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.report import wording
 from exportdoctor.worker.repro.script.literals import export_code
 
+_WITHOUT_KEYS = "Did not find a flatten_with_keys_fn"
+_REGISTER = "torch.utils._pytree.register_pytree_node({name}, lambda one: ([], None), lambda children, _: {name}())\n"
 _REFUSED_CLASS = re.compile(r"<class '([^']+)'>|unsupported type: ([\w.]+)")
 _RETURNS = "class Model(torch.nn.Module):\n    def forward(self, x):\n        return {output}\n"
 _DYNAMIC = ("{0: torch.export.Dim.DYNAMIC}", "[torch.export.Dim.DYNAMIC]")
@@ -29,25 +31,31 @@ def write_stand_ins(outcome: Outcome, exporter: Exporter) -> Iterator[ScriptDraf
     """The drafts for a failure of that kind, the shortest first; none for another failure."""
     if outcome.failure is None or kind_of(outcome, exporter=exporter) is not FailureKind.UNREGISTERED_PYTREE:
         return
-    found = (_REFUSED_CLASS.search(fact.message) for fact in outcome.failure.exceptions)
+    messages = [fact.message for fact in outcome.failure.exceptions]
+    found = map(_REFUSED_CLASS.search, messages)
+    registered = any(_WITHOUT_KEYS in message for message in messages)
     refused = next((match[1] or match[2] for match in found if match), None)
     if refused is None:
         return
-    for definition, made, remarks in _ways_to_make(refused):
+    for definition, made, remarks in _ways_to_make(refused, registered=registered):
         for model, call in _uses(made, exporter):
             source = "\n".join(filter(None, ("import torch", definition, model, call, "")))
             yield ScriptDraft(what=f"a class in place of {refused}", source=source, remarks=remarks)
 
 
-def _ways_to_make(refused: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Definition, expression and remarks: a builtin class itself, else an empty one, with the builtin base at last."""
+def _ways_to_make(refused: str, *, registered: bool) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Definition, expression and remarks: a builtin class itself, else an empty one, with the builtin base at last.
+
+    One that is `registered` is so without names for its children.
+    """
     known = _class_called(refused)
     if known is not None and known.__module__ == "builtins":
         yield "", f"{known.__name__}()", ()
     name = refused.rpartition(".")[2]
     for base in (None, *(base for base in _CONTAINERS if known is not None and issubclass(known, base))):
         head = f"class {name}({base.__name__})" if base else f"class {name}"
-        yield f"{head}:\n    pass\n", f"{name}()", (wording.repro_stand_in(refused),)
+        code = f"{head}:\n    pass\n" + (_REGISTER.format(name=name) if registered else "")
+        yield code, f"{name}()", (wording.repro_stand_in(refused, registered=registered),)
 
 
 def _class_called(name: str) -> type | None:
