@@ -426,6 +426,9 @@ def test_a_program_that_differs_from_eager_at_another_size_is_no_cure() -> None:
 def test_only_what_says_that_it_is_specialised_may_refuse_other_sizes() -> None:
     exact = run_search(failing_part(1, {"a": 1}, lambda _: REFUSED), (shim("a", 1),))
     assert exact.prescription is None
+    assert exact.note == "it exports with a, and the program refuses other sizes or values"
+    wrong = run_search(failing_part(1, {"a": 1}, lambda _: WRONG), (shim("a", 1),))
+    assert wrong.note == "it exports with a, and the program does not do the same as eager"
     specialised = run_search(failing_part(1, {"a": 1}, lambda _: REFUSED), (shim("a", 1, soundness="specialised"),))
     assert specialised.prescription is not None
     assert specialised.prescription.soundness == "specialised"

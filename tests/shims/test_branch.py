@@ -12,17 +12,20 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, NamedTuple, cast
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
+from transformers.modeling_outputs import BaseModelOutput
 
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
 from exportdoctor.shims.rules.arm_choice import ArmChoices
 from exportdoctor.shims.rules.code_swap import all_code
+from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.describe.python_frames import is_user_frame, tracebacks
 
 
@@ -240,6 +243,40 @@ VALUES = tuple(
 )
 
 
+class Row(NamedTuple):
+    scaled: Tensor
+    shifted: Tensor
+
+
+@dataclass
+class Pair:
+    scaled: Tensor
+    shifted: Tensor
+
+
+torch.export.register_dataclass(Pair, serialized_type_name="test_branch.Pair")
+
+
+class Record(nn.Module):
+    """Each arm makes an object that only holds its results."""
+
+    def __init__(self, kind: Callable[[Tensor, Tensor], Any]) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x: Tensor) -> Any:
+        if x.sum() > 0:
+            return self.kind(x * 2, x + 1)
+        return self.kind(x / 2, x - 1)
+
+
+class OutputObject(nn.Module):
+    def forward(self, x: Tensor) -> BaseModelOutput:
+        if x.sum() > 0:
+            return BaseModelOutput(last_hidden_state=x * 2, hidden_states=(x, x + 1))
+        return BaseModelOutput(last_hidden_state=x / 2, hidden_states=(x - 1, x))
+
+
 def call_of(make: Callable[[], nn.Module]) -> ExportCall:
     torch.manual_seed(0)
     return ExportCall(module=make().eval(), args=(torch.randn(3, 4),), dynamic_shapes=({0: Dim.DYNAMIC},))
@@ -255,6 +292,18 @@ def test_the_program_answers_as_eager_on_both_sides_of_each_branch(make: Callabl
         program = export_program(given).module()
     for values in (row for row in VALUES if row.shape[0] > 1):
         torch.testing.assert_close(program(values), call.module(values))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [lambda: Record(Row), lambda: Record(Pair), OutputObject])
+def test_arms_may_make_objects_that_hold_their_results(make: Callable[[], nn.Module]) -> None:
+    call = call_of(make)
+    with apply_shims([find("branch-as-where")], call) as given:
+        program = export_program(given).module()
+    for values in (row for row in VALUES if row.shape[0] > 1):
+        found, wanted = program(values), call.module(values)
+        assert type(found) is type(wanted)
+        torch.testing.assert_close(tree_leaves(found), tree_leaves(wanted))
 
 
 class Attack(nn.Module):
@@ -356,6 +405,16 @@ class Appended(Attack):
         chosen = one if x.sum() > 0 else other
         chosen.append(x * 3)
         return torch.stack([torch.stack(one).sum(0), torch.stack(other).sum(0)])
+
+
+class FieldSetAfter(Attack):
+    """The object of one arm is older than the branch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        one, other = Pair(x, x + 1), Pair(x * 2, x - 1)
+        chosen = one if x.sum() > 0 else other
+        chosen.scaled = x * 3
+        return one.scaled + 5 * other.scaled
 
 
 class WritingModule(Attack):
@@ -496,9 +555,9 @@ class SignOfZero(Attack):
 
 ATTACKS = [
     WrittenAfterAChoice, WrittenByAModule, WrittenBufferAfter, WrittenUnderAnotherName, WrittenByItsCaller,
-    WrittenAsOut, WrittenThroughOneOfTwoNames, Appended, WritingModule, WritingFunction, WritingStatistics,
-    MethodWithATensorsName, OperatorThatCounts, SecondOfOneClass, PropertyThatCounts, MethodOfAnotherClass,
-    OtherOrder, NotBound, SignOfZero,
+    WrittenAsOut, WrittenThroughOneOfTwoNames, Appended, FieldSetAfter, WritingModule, WritingFunction,
+    WritingStatistics, MethodWithATensorsName, OperatorThatCounts, SecondOfOneClass, PropertyThatCounts,
+    MethodOfAnotherClass, OtherOrder, NotBound, SignOfZero,
 ]  # fmt: skip
 
 

@@ -7,15 +7,19 @@ import functools
 import inspect
 import textwrap
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils.generic import ModelOutput
 
+from exportdoctor.shims.rules.pure_callees import makes_record
 from exportdoctor.shims.rules.pure_code import Purity
 from strict_state import Counter
 
@@ -148,12 +152,55 @@ def asked(x: Tensor) -> Tensor:
     return x if torch.onnx.is_in_onnx_export() or torch.compiler.is_compiling() or torch.is_grad_enabled() else x * 2
 
 
+class Row(NamedTuple):
+    left: Tensor
+    right: Tensor
+
+
+@dataclass
+class Kept:
+    left: Tensor
+    others: list[Tensor] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Frozen:
+    left: Tensor
+
+
+@dataclass
+class Checked(Kept):
+    def __post_init__(self) -> None:
+        noted(self.left)
+
+
+@dataclass
+class Counted(Kept):
+    number: int = field(default_factory=lambda: noted(1))
+
+
+@dataclass
+class Watched(Kept):
+    def __setattr__(self, name: str, value: Any) -> None:
+        noted(name)
+        super().__setattr__(name, value)
+
+
+class Shouting(Row):
+    def __new__(cls, left: Tensor, right: Tensor) -> Shouting:
+        return super().__new__(cls, noted(left), right)
+
+
+def records(x: Tensor) -> object:
+    return Row(x, right=x), Kept(x), Frozen(x), BaseModelOutput(x)
+
+
 def noted(x: Any) -> Any:
     print(x)
     return x
 
 
-@pytest.mark.parametrize("function", [relu, normed, asked])
+@pytest.mark.parametrize("function", [relu, normed, asked, records])
 def test_functions_that_compute(function: Callable[..., Any]) -> None:
     assert is_pure(function)
 
@@ -165,6 +212,11 @@ def test_functions_that_compute(function: Callable[..., Any]) -> None:
 )  # fmt: skip
 def test_functions_that_do_more(function: Callable[..., Any]) -> None:
     assert not is_pure(function)
+
+
+@pytest.mark.parametrize("kind", [Checked, Counted, Watched, Shouting, nn.Linear, ModelOutput, complex, Exception])
+def test_classes_whose_making_may_do_more(kind: type) -> None:
+    assert not makes_record(kind)
 
 
 def helper(x: Tensor) -> Tensor:

@@ -169,7 +169,7 @@ class CureSearch:
             self.note = wording.not_tried_at_full_size(trial.outcome.note)
             return ()
         if large.values and trial.outcome.numbers:
-            self.note = wording.exports_unproved(best.shims, trial.outcome.numbers)
+            self.note = wording.exports_unproved(best.shims, trial.outcome)
             return ()
         again = yield from self._find_cure(large, start=best.shims, first=trial.outcome)
         if again is None:
@@ -290,7 +290,7 @@ class CureSearch:
             none_cures = wording.NONE_CURES if target.to == "export" else wording.NONE_CURES_LATER
             compared = [trial for trial in self.trials if trial.result == "error" and trial.outcome.numbers]
             if compared and target.to == "export":
-                none_cures = wording.exports_unproved(compared[0].shims, compared[0].outcome.numbers)
+                none_cures = wording.exports_unproved(compared[0].shims, compared[0].outcome)
             if self.trials and all(trial.outcome.status.says_nothing for trial in self.trials):
                 none_cures = wording.none_attempted(self.trials[0].outcome.note)
             self.note = none_cures if self.trials else wording.NONE_FITS

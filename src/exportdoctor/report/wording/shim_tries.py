@@ -53,10 +53,10 @@ def try_note(outcome: Outcome) -> str:
     return ""
 
 
-def exports_unproved(shims: Sequence[str], rows: Sequence[Agreement]) -> str:
+def exports_unproved(shims: Sequence[str], outcome: Outcome) -> str:
     """Said of a part that exports with these shims, whose program was not seen to be right."""
-    silent = next((row.trouble for row in rows if row.says_nothing), "")
-    why = f"and there is nothing to compare: {silent}" if silent else "and the program does not do the same as eager"
+    silent = next((row.trouble for row in outcome.numbers if row.says_nothing), "")
+    why = f"and there is nothing to compare: {silent}" if silent else f"and the program {_how_it_differs(outcome)}"
     return f"it exports with {' + '.join(shims)}, {why}"
 
 
@@ -142,6 +142,15 @@ _GOALS = {"decompose": "decomposed to core ATen", "translate": "translated to ON
 """By the stage that fails."""
 
 
+def _how_it_differs(outcome: Outcome) -> str:
+    """What an exported program does otherwise than eager."""
+    if not outcome.agrees_but_for_layout(may_refuse=True):
+        return "does not do the same as eager"
+    others = ["refuses other sizes or values"] if not outcome.agrees_but_for_layout(may_refuse=False) else []
+    layout = ["is wrong on inputs in another memory layout"] if outcome.wrong_layout is not None else []
+    return " and ".join((*others, *layout))
+
+
 def outcome_line(outcome: Outcome) -> str:
     """How an attempt ended, in a line."""
     if outcome.stages.get("export") == "pass":
@@ -149,10 +158,7 @@ def outcome_line(outcome: Outcome) -> str:
             return "exports"
         if outcome.failure is not None and (goal := _GOALS.get(outcome.failure.stage)):
             return f"exports, but is not {goal}: {_first_error(outcome)}"
-        others = ["refuses other sizes or values"] if not outcome.agrees_but_for_layout(may_refuse=False) else []
-        layout = ["is wrong on inputs in another memory layout"] if outcome.wrong_layout is not None else []
-        agrees = outcome.agrees_but_for_layout(may_refuse=True)
-        return "exports, but " + (" and ".join((*others, *layout)) if agrees else "does not do the same as eager")
+        return f"exports, but {_how_it_differs(outcome)}"
     if outcome.note:
         return f"{outcome.status.replace('_', ' ')}: {outcome.note}"
     failure = outcome.failure

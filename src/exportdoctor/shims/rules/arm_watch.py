@@ -12,8 +12,10 @@ from typing import Any
 
 from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.shims.rules.code_swap import definition_of, function_of
+from exportdoctor.shims.rules.pure_callees import method_of_model_output
 from exportdoctor.shims.rules.pure_code import Purity
 from exportdoctor.targets.eager import hold_storage_id, storage_id
+from exportdoctor.torch_internals.pytree_registry import flatten_once, node_kind
 from exportdoctor.torch_internals.trees import tree_flatten
 
 _REFUSES = frozenset({
@@ -59,7 +61,7 @@ def watch_arm(codes: Collection[CodeType], *, calls: bool) -> Any:
             if any(tensor._version != version for tensor, version in self.old):
                 raise Unmergeable("an arm writes into a tensor")
             if any(id(one) in containers for one in _containers(found)):
-                raise Unmergeable("an arm gives a list or dict that it did not make")
+                raise Unmergeable("an arm gives a list, dict or object that it did not make")
             return found
 
         def new_ones(self, result: Any) -> set[int]:
@@ -110,14 +112,17 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-# --- lists and dicts
+# --- lists, dicts and objects
 
 
 def _containers(value: Any) -> Iterator[Any]:
-    if isinstance(value, list | dict | set):
+    """What can be changed: lists, dicts, sets, and objects of classes that are registered as pytree nodes."""
+    is_object = not isinstance(value, tuple | dict) and node_kind(value) == "registered"
+    if is_object or isinstance(value, list | dict | set):
         yield value
-    if isinstance(value, list | tuple | dict):
-        for one in value.values() if isinstance(value, dict) else value:
+    if is_object or isinstance(value, list | tuple | dict):
+        children = flatten_once(value)[0] if is_object else value.values() if isinstance(value, dict) else value
+        for one in children:
             yield from _containers(one)
 
 
@@ -195,12 +200,26 @@ def _changes_its_object(function: object) -> bool:
     return getattr(function, "__name__", "") in _CHANGES
 
 
+def _makes_model_output(frame: FrameType | None) -> bool:
+    """Whether it is part of the making of an output object of transformers: its fields are set, then checked."""
+    setter, checker = (
+        getattr(method_of_model_output(name), "__code__", None) for name in ("__setattr__", "__post_init__")
+    )
+    while frame is not None and frame.f_code is not checker:
+        caller = frame.f_back
+        sets = frame.f_code is setter and caller is not None
+        if sets and (caller.f_code.co_filename, caller.f_code.co_name) == ("<string>", "__init__"):
+            return True
+        frame = caller
+    return frame is not None
+
+
 def _only_computes(
     frame: FrameType, first: Any, codes: Collection[CodeType], judged: dict[tuple[CodeType, int], bool]
 ) -> bool:
     """Whether code of the user's, whose first argument is given, does."""
     code = frame.f_code
-    if code in codes or code.co_name in _READ_ATTRIBUTES:
+    if code in codes or code.co_name in _READ_ATTRIBUTES or _makes_model_output(frame):
         return True
     around = frame.f_back.f_code if frame.f_back is not None else None
     if code.co_name.startswith("<"):  # part of an expression that was judged with its function

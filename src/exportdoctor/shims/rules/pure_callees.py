@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -68,6 +70,41 @@ def _parameters(callee: Any) -> tuple[str, ...]:
     if isinstance(callee, FunctionType):
         return tuple(inspect.signature(callee).parameters)
     return _BUILT_IN.get(getattr(callee, "__name__", ""), ())
+
+
+def makes_record(kind: type[Any]) -> bool:
+    """Whether calling the class does nothing but keep what it is given: a named tuple, a dataclass without code of its
+    own, or an output class of transformers."""
+    if type(kind) is not type:
+        return False
+    if kind.__bases__ == (tuple,):
+        return hasattr(kind, "_fields") and _is_generated(kind.__new__)
+    if not dataclasses.is_dataclass(kind) or kind.__new__ not in (object.__new__, dict.__new__):
+        return False
+    factories = {field.default_factory for field in dataclasses.fields(kind)}
+    checks = getattr(kind, "__post_init__", None)
+    return (
+        "__init__" in vars(kind)
+        and _is_generated(kind.__init__)
+        and factories <= {dataclasses.MISSING, list, dict, set, tuple}
+        and (checks is None or checks is method_of_model_output("__post_init__"))
+        and (kind.__setattr__ in (object.__setattr__, method_of_model_output("__setattr__")) or _is_frozen(kind))
+    )
+
+
+def method_of_model_output(method: str) -> Any:
+    """A method of the base of transformers' output classes; not a method where that is not imported."""
+    base = getattr(sys.modules.get("transformers.utils.generic"), "ModelOutput", None)
+    return getattr(base, method, NOT_KNOWN)
+
+
+def _is_frozen(kind: Any) -> bool:
+    return kind.__dataclass_params__.frozen and _is_generated(kind.__setattr__)
+
+
+def _is_generated(function: Any) -> bool:
+    """Whether Python's library made it, from a text without a file."""
+    return isinstance(function, FunctionType) and function.__code__.co_filename == "<string>"
 
 
 def is_pure_layer(module: Any) -> bool:

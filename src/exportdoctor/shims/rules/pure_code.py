@@ -25,6 +25,7 @@ from exportdoctor.shims.rules.pure_callees import (
     has_pure_name,
     is_pure_function_of_torch,
     is_pure_layer,
+    makes_record,
     runs_as_written,
 )
 
@@ -161,6 +162,8 @@ class Purity:
             calls_key = any(one.arg == "key" and not isinstance(one.value, ast.Lambda) for one in node.keywords)
             return name in _BUILTINS and not calls_key
         if isinstance(callee, torch.dtype | torch.device) or callee is torch.device:
+            return True
+        if isinstance(callee, type) and makes_record(callee):
             return True
         if callee is getattr(math, name, _UNKNOWN):
             return True
