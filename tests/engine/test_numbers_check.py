@@ -29,6 +29,7 @@ from tiny_configs import FAMILIES, write_config
 pytestmark = pytest.mark.slow
 
 MODELS = """\
+import collections
 import os
 import random
 
@@ -266,6 +267,20 @@ def never_dropped():
     return NeverDropped().eval(), (torch.randn(3, 4),)
 
 
+class Appending(nn.Module):
+    def forward(self, rows):
+        rows.append(rows[0] * 2)
+        return rows[0] + rows[1]
+
+
+def appending_to_list():
+    return Appending(), ([torch.randn(3)],)
+
+
+def appending_to_deque():
+    return Appending(), (collections.deque([torch.randn(3)]),)
+
+
 def depth():
     return Depth(), (torch.randn(3, 4),)
 
@@ -412,6 +427,15 @@ def test_a_forward_without_an_output_is_compared_by_what_it_changes(models: Path
     assert part.numbers is not None
     assert part.numbers.verdict == verdict
     assert (part.numbers.note == wording.export.NO_OUTPUTS) == (verdict == "unknown")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("factory", ["appending_to_list", "appending_to_deque"])
+def test_what_eager_appends_to_an_input_is_missed_in_the_program(models: Path, factory: str) -> None:
+    (finding,) = scan_file(models, factory=factory).findings
+    assert (
+        finding.exception.message == "It exports, and on inputs of 3: the program does not change rows[1] as eager does"
+    )
 
 
 @pytest.mark.long

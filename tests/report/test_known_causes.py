@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
+from torch.utils._pytree import tree_leaves, tree_map
 
 from exportdoctor.core.failure.finding import ExceptionRecord, Finding
 from exportdoctor.core.failure.kinds import FailureKind
@@ -326,6 +328,42 @@ def test_a_method_draws_what_the_function_draws() -> None:
     assert torch.equal(torch.rand(3, generator=one), torch.empty(3).uniform_(generator=other))
     whole = torch.empty(3, dtype=torch.int64)
     assert torch.equal(torch.randint(9, (3,), generator=one), whole.random_(9, generator=other))
+
+
+class Row(NamedTuple):
+    left: Tensor
+    right: Tensor
+
+
+class Leaves(nn.Module):
+    def forward(self, x: Any, y: Any = None) -> Tensor:
+        return cast(Tensor, tree_leaves(x)[0]) * 2
+
+
+ONES, FREE = torch.ones(3), {0: Dim.DYNAMIC}
+
+
+@pytest.mark.parametrize(
+    ("args", "wrong", "said", "right"),
+    [
+        ((Row(ONES, ONES),), {"x": [FREE, None]}, "`dynamic_shapes['x']` a named tuple", {"x": Row(FREE, None)}),  # type: ignore[arg-type]
+        (([ONES, ONES],), {"x": (FREE, None)}, "Make `dynamic_shapes['x']` a list", {"x": [FREE, None]}),
+        (([[ONES]],), {"x": [FREE]}, "Make `dynamic_shapes['x'][0]` a list", {"x": [[FREE]]}),
+        (([ONES, ONES],), {"x": [FREE]}, "Give `dynamic_shapes['x']` 2 entries", {"x": [FREE, None]}),
+        (([ONES],), {"x": [FREE, FREE]}, "Give `dynamic_shapes['x']` 1 entry,", {"x": [FREE]}),
+        (({"a": ONES},), {"x": {"b": FREE}}, "the keys that `inputs['x']` has: ['a']", {"x": {"a": FREE}}),
+        ((ONES, ONES), {"x": FREE}, "the keys ['x', 'y']", {"x": FREE, "y": None}),
+    ],
+)
+def test_an_entry_of_dynamic_shapes_that_is_not_like_the_input_is_named(
+    args: tuple[Any, ...], wrong: Any, said: str, right: Any
+) -> None:
+    with pytest.raises(Exception, match="dynamic_shapes") as raised:
+        torch.export.export(Leaves(), args, dynamic_shapes=wrong)
+    shown = ExceptionRecord(type="torch._dynamo.exc.UserError", message=str(raised.value))
+    assert said in next_step(msgspec.structs.replace(WINDOWS, kind=FailureKind.INVALID_DYNAMIC_SHAPES, exception=shown))
+    each_its_own = tree_map(torch.clone, args)
+    torch.export.export(Leaves(), each_its_own, dynamic_shapes=right)
 
 
 def test_a_name_like_a_symbols_is_no_text_of_a_size_where_fixed_sizes_fail_too() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import random
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from exportdoctor.worker.prove.cure_inputs import change_layout, cure_inputs, dr
 from exportdoctor.worker.prove.drawn_values import draw_like, write
 from exportdoctor.worker.prove.input_meaning import draw_boundaries
 from exportdoctor.worker.prove.input_set import InputSet, run_in_eager
-from exportdoctor.worker.prove.object_walk import tensors_by_path
+from exportdoctor.worker.prove.object_walk import map_tensors, tensors_by_path
 from exportdoctor.worker.prove.proof_inputs import sizes_title
 from exportdoctor.worker.translate.onnx_program import flat_inputs, translate
 from exportdoctor.worker.translate.onnx_session import OnnxSession
@@ -416,6 +417,14 @@ def test_a_cache_of_what_follows_from_whole_numbers_shows() -> None:
 
     rows = [compare_calls(one, answers(one)) for one in cure_inputs(call)]
     assert [row.inputs for row in rows if not row.holds] == ["4 x 2, 6, before and after other whole numbers"]
+
+
+@pytest.mark.parametrize("kind", [list, tuple, deque])
+def test_tensors_in_sequences_are_found_and_changed(kind: Any) -> None:
+    inputs = map_tensors(((kind([torch.ones(2), torch.zeros(3)]),), {}), lambda _, leaf: leaf + 1)
+    found = tensors_by_path(inputs)
+    assert [leaf.tolist() for leaf in found.values()] == [[2.0, 2.0], [1.0, 1.0, 1.0]]
+    assert type(inputs[0][0]) is kind
 
 
 def test_tensors_that_are_not_dense_keep_their_layout() -> None:

@@ -189,6 +189,22 @@ def _plain_input(finding: Finding, match: re.Match[str]) -> str:
     return _PLAIN_INPUTS.get(match[1], "")
 
 
+def _entry_of_shapes(finding: Finding, match: re.Match[str]) -> str:
+    """What the entry of `dynamic_shapes` for an input that holds others must be like."""
+    place, kind, count, keys = match.groups()
+    if not place:
+        return ""
+    entry, given = f"`dynamic_shapes{place}`", f"`inputs{place}`"
+    if keys:
+        return f"Give {entry} the keys that {given} has: {keys}."
+    if count:
+        entries = "1 entry" if count == "1" else f"{count} entries"
+        return f"Give {entry} {entries}, one for each value in {given}: None for what stays as it is."
+    named = re.search(r"<class '(?:[\w.<>]+\.)?(\w+)'>", kind)
+    what = f"a {named[1]}" if named else "a named tuple of the same class" if "namedtuple" in kind else "one"
+    return f"Make {entry} {what}, as {given} is: with an entry for each value in it, None for what stays as it is."
+
+
 def _draw_by_method(finding: Finding, match: re.Match[str]) -> str:
     name = (finding.op or "").removeprefix("aten.").partition(".")[0]
     if name not in _DRAWS:
@@ -381,4 +397,14 @@ _CAUSES = (
     ),
     _Cause(FailureKind.DYNAMIC_DIM_SPECIALISED, r"", _size_as_number),
     _Cause(FailureKind.INPUT_MUTATION, _CONSTANT, _taken_from_data),
+    _Cause(
+        FailureKind.INVALID_DYNAMIC_SHAPES,
+        r"its top-level keys must be the arg names (\[.*?\]) of `inputs`",
+        lambda _, match: f"Give `dynamic_shapes` the keys {match[1]}: None for an argument that stays as it is.",
+    ),
+    _Cause(
+        FailureKind.INVALID_DYNAMIC_SHAPES,
+        r"`inputs(\S*)` (?:is a (<.*?>)|has (\d+) elements|has keys (\[.*?\])), but `dynamic_shapes",
+        _entry_of_shapes,
+    ),
 )

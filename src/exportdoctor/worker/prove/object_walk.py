@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -56,7 +57,7 @@ def _children(value: Any) -> list[tuple[str, Any]]:
     match value:
         case Mapping():
             return [(f".{key}" if isinstance(key, str) else f"[{key!r}]", item) for key, item in value.items()]
-        case list() | tuple():
+        case list() | tuple() | deque():
             return [(f"[{place}]", item) for place, item in enumerate(value)]
         case _ if isinstance(value, set | frozenset) and all(isinstance(item, _PLAIN) for item in value):
             return [(f"[{item!r}]", True) for item in sorted(value, key=repr)]
@@ -95,8 +96,9 @@ def _map_children(value: Any, path: str, change: Callable[[str, torch.Tensor], t
         case dict():
             for (key, item), (text, _) in zip(list(value.items()), _children(value), strict=True):
                 value[key] = _map(item, path + text, change, seen)
-        case list():
-            value[:] = [_map(item, path + text, change, seen) for text, item in _children(value)]
+        case list() | deque():
+            for place, (text, item) in enumerate(_children(value)):
+                value[place] = _map(item, path + text, change, seen)
         case set() | frozenset() | Mapping():
             return
         case _:
