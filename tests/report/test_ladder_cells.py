@@ -1,10 +1,15 @@
-"""The table of `numbers`."""
+"""The tables of `numbers` and its neighbours."""
 
 from __future__ import annotations
 
+from exportdoctor.core.protocol.domain import DomainResult
 from exportdoctor.core.protocol.numbers_ladder import LadderResult, LadderStage
+from exportdoctor.core.protocol.sensitivity import SensitivityResult
 from exportdoctor.core.records.outcome import Agreement
-from exportdoctor.report.wording.ladder import ladder_cells
+from exportdoctor.core.records.size_domain import SizeDomain
+from exportdoctor.report.wording.ladder import ladder_cells, ladder_headline
+from exportdoctor.report.wording.sensitivities import sensitivity_headline
+from exportdoctor.report.wording.size_domains import domain_headline
 
 
 def test_the_largest_difference_is_that_of_all_sets_that_were_compared() -> None:
@@ -17,3 +22,15 @@ def test_the_largest_difference_is_that_of_all_sets_that_were_compared() -> None
     stage = LadderStage(name="exported program", before="eager", rows=rows)
     ((mark, _, largest, sets, *_),) = ladder_cells(LadderResult(verdict="differs", stages=(stage,)))
     assert (mark, largest, sets) == ("✗", "4.0e-01", "1 of 2 agree")
+
+
+def test_the_shims_with_which_a_program_was_exported_are_named() -> None:
+    """Story: they come from the newest scan, and nothing said so."""
+    shims = ("hoist", "no-grad")
+    lines = (
+        ladder_headline(LadderResult(verdict="agrees", stages=(), target="m", shims=shims)),
+        domain_headline(DomainResult(domain=SizeDomain(), target="m", shims=shims)),
+        sensitivity_headline(SensitivityResult(to="int8", target="m", shims=shims)),
+    )
+    assert all("with hoist + no-grad" in line for line in lines)
+    assert "with" not in domain_headline(DomainResult(domain=SizeDomain(), target="m"))

@@ -32,6 +32,7 @@ class DomainResult(Reply, frozen=True, kw_only=True, tag="domain"):
     domain: SizeDomain
     target: str
     part: str = ""
+    shims: tuple[str, ...] = ()
     failure: StageFailure | None = None
     environment: dict[str, str] = msgspec.field(default_factory=dict)
 

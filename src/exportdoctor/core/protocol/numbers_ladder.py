@@ -121,6 +121,7 @@ class LadderResult(Reply, frozen=True, kw_only=True, tag="ladder"):
     part: str = ""
     weights: str = ""
     dtype: str = ""
+    shims: tuple[str, ...] = ()
     environment: dict[str, str] = msgspec.field(default_factory=dict)
     notes: tuple[str, ...] = ()
 

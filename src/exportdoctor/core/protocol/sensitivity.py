@@ -83,6 +83,7 @@ class SensitivityResult(Reply, frozen=True, kw_only=True, tag="sensitivity"):
     to: Lowering
     target: str
     part: str = ""
+    shims: tuple[str, ...] = ()
     layers: tuple[LayerCost, ...] = ()
     kept: tuple[str, ...] = ()
     kept_nodes: tuple[str, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from exportdoctor.core.unsafe_text import UNSAFE
 
@@ -27,6 +28,11 @@ def to_ascii(text: str) -> str:
 def count(number: int, noun: str) -> str:
     """`1 module`, `2 modules`."""
     return f"{number:,} {noun}".replace(",", " ") + ("" if number == 1 else "s")
+
+
+def under_shims(shims: Sequence[str]) -> str:
+    """`with a + b`, of a program that was exported with them; empty without any."""
+    return f"with {' + '.join(shims)}" if shims else ""
 
 
 def finding_count(number: int) -> str:

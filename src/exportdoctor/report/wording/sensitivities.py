@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from exportdoctor.core.protocol.sensitivity import LayerCost, SensitivityResult
-from exportdoctor.report.wording.formatting import count
+from exportdoctor.report.wording.formatting import count, under_shims
 
 NO_QUANTISER = "No quantiser of ONNX Runtime makes files of this dtype; the errors are those of values that were cast."
 MADE_SETS = "The input sets were made, not measured from use: give yours with --calibration."
@@ -83,12 +83,12 @@ def decibel(value: float) -> str:
 
 
 def sensitivity_headline(result: SensitivityResult, *, versions: bool = True) -> str:
-    """Target, part, what it is lowered to, and versions."""
+    """Target, part, what it is lowered to, shims and versions."""
     engine = "onnxruntime" if result.engine == "onnxruntime" else "torchao"
     names = [name for name in ("torch", engine) if versions and name in result.environment]
     packages = [f"{name} {result.environment[name]}" for name in names]
     lowered = _LOWERINGS[result.engine][result.to]
-    return " · ".join(filter(None, (result.target, result.part, lowered, *packages)))
+    return " · ".join(filter(None, (result.target, result.part, lowered, under_shims(result.shims), *packages)))
 
 
 def cost_header(result: SensitivityResult, *, brief: bool = False) -> tuple[str, ...]:

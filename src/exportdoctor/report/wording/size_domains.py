@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from exportdoctor.core.protocol.domain import DomainResult
 from exportdoctor.core.records.size_domain import SizeAxis, SizeCondition, SizeDomain, SizeTrial, StageAnswer
-from exportdoctor.report.wording.formatting import count, short_path
+from exportdoctor.report.wording.formatting import count, short_path, under_shims
 
 EXAMPLE = "the example"
 NO_EAGER = "There is no eager beside a file alone: whether its answers are right was not asked."
@@ -152,9 +152,9 @@ def _rests_in_words(axis: SizeAxis) -> str:
 
 
 def domain_headline(result: DomainResult) -> str:
-    """Target, part and versions."""
+    """Target, part, shims and versions."""
     packages = [f"{name} {result.environment[name]}" for name in ("torch", "onnxruntime") if name in result.environment]
-    return " · ".join(filter(None, (result.target, result.part, *packages)))
+    return " · ".join(filter(None, (result.target, result.part, under_shims(result.shims), *packages)))
 
 
 AXIS_HEADER = ("size", "which the program takes, others as in the example")

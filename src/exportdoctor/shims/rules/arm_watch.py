@@ -207,11 +207,14 @@ def _makes_model_output(frame: FrameType | None) -> bool:
     )
     while frame is not None and frame.f_code is not checker:
         caller = frame.f_back
-        sets = frame.f_code is setter and caller is not None
-        if sets and (caller.f_code.co_filename, caller.f_code.co_name) == ("<string>", "__init__"):
+        if frame.f_code is setter and caller is not None and _is_generated_init(caller.f_code):
             return True
         frame = caller
     return frame is not None
+
+
+def _is_generated_init(code: CodeType) -> bool:
+    return (code.co_filename, code.co_name) == ("<string>", "__init__")
 
 
 def _only_computes(

@@ -73,6 +73,7 @@ def find_domain(request: DomainRequest, doing: Progress) -> DomainResult:
         failure=failure,
         target=request.target.ref,
         part=part.name,
+        shims=request.shims,
         environment=environment.versions(),
     )
 

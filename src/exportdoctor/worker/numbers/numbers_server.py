@@ -93,6 +93,7 @@ def climb(request: LadderRequest, doing: Progress) -> LadderResult:
         part=part.name,
         weights=opened.built.weights,
         dtype=opened.built.dtype,
+        shims=request.shims,
         environment=environment.versions(),
         notes=(chance,) if chance else (),
     )

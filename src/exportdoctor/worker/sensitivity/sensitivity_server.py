@@ -112,6 +112,7 @@ def _measure(
     return SensitivityResult(
         to=request.to,
         target="",
+        shims=request.shims,
         layers=tuple(ranking),
         kept=kept,
         kept_nodes=tuple(node for one in ranking if one.name in kept for node in one.nodes),
