@@ -330,6 +330,27 @@ def test_a_method_draws_what_the_function_draws() -> None:
     assert torch.equal(torch.randint(9, (3,), generator=one), whole.random_(9, generator=other))
 
 
+@pytest.mark.parametrize(
+    ("kind", "message", "line", "said"),
+    [
+        ("dynamic_dim_specialised", "Constraints violated", "power = (t - len(t) // 2) / base", "Write `t.shape[0]`"),
+        ("dynamic_dim_specialised", "Constraints violated", "rows = int(x.shape[0])", "Leave out `int`"),
+        ("data_dependent_value", "Could not extract specialized integer from data-dependent expression u0",
+         "count = int(index.max()) + 1", "Write `index.max().item()` in place of `int(index.max())`"),
+    ],
+)  # fmt: skip
+def test_what_makes_a_fixed_number_is_named(kind: str, message: str, line: str, said: str) -> None:
+    found = msgspec.structs.replace(
+        WINDOWS,
+        kind=FailureKind(kind),
+        exception=ExceptionRecord(type="Error", message=message),
+        source=line,
+        expression=None,
+        known_issues=(),
+    )
+    assert said in next_step(found)
+
+
 class Row(NamedTuple):
     left: Tensor
     right: Tensor

@@ -12,6 +12,7 @@ import os
 import shutil
 import sqlite3
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from safetensors.torch import save_file
 
 from exportdoctor.core.run import events as ev
 from exportdoctor.core.run.run_state import fold
-from exportdoctor.store.digest import changed_sources, sources_of
+from exportdoctor.store.digest import changed_sources, name_changes, sources_of
 from exportdoctor.worker.read_log import ReadLog
 from scanning import events_of
 
@@ -390,13 +391,23 @@ def test_what_cannot_be_compared_is_not_told_again_and_the_reason_is(code: str, 
     assert scan(file, "build")[2] == 0
 
 
+def test_a_file_that_was_written_for_one_process_is_not_said_to_have_changed(tmp_path: Path) -> None:
+    """Story: a library writes generated code into the temporary folder, under a name of chance, and imports it."""
+    gone = f"{tempfile.gettempdir()}/generated_rwtw5fzh.py"
+    kept = tmp_path / "model.py"
+    kept.write_text("1")
+    sources = {gone: "sha256:1", str(kept): "sha256:1"}
+    assert changed_sources(sources) == (gone, str(kept))
+    assert name_changes(sources) == ("model.py",)
+
+
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_seeded_draw_and_a_clock_that_is_only_named_are_told_again(home: Path) -> None:
     file = home / "target.py"
     file.write_text(
         _MODEL + "import random, time, uuid\nrandom.seed(1)\nDRAWN = random.random()\ndef fine(): return DRAWN < 2\n"
-        "def unused(): return time.time(), uuid.uuid4()\n"
+        "def unused():\n    'Not by multiprocessing.'\n    return time.time(), uuid.uuid4()  # nor with tokenizers\n"
     )
     scan(file, "build")
     assert scan(file, "build")[2] == 2

@@ -364,6 +364,12 @@ class Joining(nn.Module):
         return Pair(pair.left + pair.right, pair.right)
 
 
+class Scattering(nn.Module):
+    def forward(self, rows: Tensor, groups: Tensor) -> Tensor:
+        count = int(groups.max()) + 1
+        return rows.new_zeros(count, rows.shape[1]).index_add(0, groups, rows)
+
+
 class Answering(nn.Module):
     def forward(self, x: Tensor) -> Answer:
         return Answer(logits=x * 2, score=x.sum())
@@ -706,6 +712,16 @@ CASES: dict[str, Case] = {
         sliding_mistral, [(after_prompt(12)[1], after_prompt(12)[0])], "DynamicCache", names=("past_key_values",)
     ),
     "register-dataclass-pytree-fixed": case(Growing, [(torch.randn(1, 3), Store(torch.randn(2, 3), 7))], "Store"),
+    "int-as-item": case(
+        Scattering,
+        [
+            (torch.randn(5, 3), torch.tensor([0, 2, 1, 2, 0])),
+            (torch.randn(4, 3), torch.tensor([3, 3, 0, 1])),
+            (torch.randn(2, 3), torch.tensor([0, 0])),
+        ],
+        "data-dependent",
+        (_FREE, _FREE),
+    ),
     "register-pytree-keys": case(
         Joining,
         [(Pair(torch.randn(3), torch.randn(3)),), (Pair(torch.randn(5), torch.randn(5)),)],

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from exportdoctor.targets.sizes.dynamic_shapes import dynamic_shapes
+from exportdoctor.targets.sizes.dynamic_shapes import dynamic_shapes, dynamic_title
 
 PLAIN: st.SearchStrategy[Any] = st.none() | st.booleans() | st.integers(-2, 9) | st.just("name")
 VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -38,3 +38,15 @@ def test_an_argument_without_named_axes_is_declared_fixed_whatever_it_contains(o
     torch.testing.assert_close(
         program.module()(rows=torch.ones(5, 3), options=options), Sum()(torch.ones(5, 3), options)
     )
+
+
+@pytest.mark.parametrize(
+    ("axes", "title"),
+    [
+        (["batch", "2*batch", "length + 1"], "batch dynamic"),
+        (["8*h", "8*w"], "8*h, 8*w dynamic"),
+        ([], "static"),
+    ],
+)
+def test_what_is_dynamic_is_named_though_it_is_derived(axes: list[str], title: str) -> None:
+    assert dynamic_title(dict.fromkeys(axes)) == title

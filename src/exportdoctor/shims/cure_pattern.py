@@ -48,12 +48,14 @@ class Cure:
 
     `kinds` are values of `FailureKind` and `exporters` keys of `EXPORTERS`, written as strings; others are refused.
     `message` and `where` are regular expressions, searched in the exceptions' messages and in the lines of the stack or
-    of symbol origins; `operator` is one in the names of the operators that created unbacked symbols.
+    of symbol origins; `born` is one in the lines of symbol origins alone, `operator` one in the names of the operators
+    that created unbacked symbols.
     """
 
     kinds: tuple[str, ...] = ()
     message: str = ""
     where: str = ""
+    born: str = ""
     operator: str = ""
     exporters: tuple[str, ...] = ()
 
@@ -68,6 +70,7 @@ class Cure:
             and (not self.exporters or seen.exporter in self.exporters)
             and (not self.message or _any(self.message, seen.messages))
             and (not self.where or _any(self.where, (*seen.lines, *seen.born)))
+            and (not self.born or _any(self.born, seen.born))
             and (not self.operator or _any(self.operator, seen.operators))
         )
 

@@ -9,6 +9,7 @@ import hashlib
 import os
 import platform
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -92,9 +93,14 @@ def changed_sources(sources: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def name_changes(sources: Mapping[str, str]) -> tuple[str, ...]:
-    """What has changed, as people call it; what cannot be compared is not said to have changed."""
+    """What has changed, as people call it; what cannot be compared is not said to have changed, such as a file that a
+    library writes for one process and imports."""
     changed = (what for what in changed_sources(sources) if not what.startswith(UNRECORDED))
-    return tuple(_name_source(what) for what in changed)
+    return tuple(_name_source(what) for what in changed if not _was_temporary(what))
+
+
+def _was_temporary(what: str) -> bool:
+    return what.startswith(os.path.join(tempfile.gettempdir(), "")) and not os.path.exists(what)
 
 
 def _name_source(what: str) -> str:

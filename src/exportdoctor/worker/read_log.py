@@ -7,6 +7,7 @@ and attempts, but not where dynamo would trace them. Torch, Python and exportdoc
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import os
 import re
@@ -65,6 +66,23 @@ _UNSEEN = {
 _CHECKS = frozenset({"exists", "lexists", "isfile", "isdir", "islink", "ismount", "is_file", "is_dir", "is_symlink",
                      "realpath", "_joinrealpath", "resolve", "samefile", "getsize"})  # fmt: skip
 """Functions of Python that ask of a file what its content, size and kind tell."""
+
+
+def _without_remarks(code: str) -> str:
+    """The code without its comments and docstrings; as it is where Python does not read it."""
+    try:
+        tree = ast.parse(code)
+        for node in ast.walk(tree):
+            match node:
+                case ast.Module() | ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                    node.body = [one for one in node.body if not _is_text(one)] or [ast.Pass()]
+        return ast.unparse(tree)
+    except (SyntaxError, ValueError, RecursionError):
+        return code
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 class _Busy(threading.local):
@@ -299,7 +317,7 @@ class ReadLog:
             return
         code = Path(path).read_text(errors="replace")
         for pattern, what in _UNSEEN.items():
-            if re.search(pattern, code):
+            if re.search(pattern, code) and re.search(pattern, _without_remarks(code)):
                 self._never(f"{what}, in {os.path.basename(path)}")
         if _ASKS.search(code) and not self.listener.start():
             self._never(f"the clock or chance, in {os.path.basename(path)}")

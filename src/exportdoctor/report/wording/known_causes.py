@@ -131,6 +131,11 @@ def _read_by_call(finding: Finding, match: re.Match[str]) -> str:
         if name == "one_hot" and len(call.args) == 1 and not any(one.arg == "num_classes" for one in call.keywords):
             code = _short_code(call)
             return f"Give the number of classes, which it reads from the values else: `num_classes=` in `{code}`."
+        if name == "int" and len(call.args) == 1 and isinstance(call.args[0], ast.Call):
+            return (
+                f"Write `{ast.unparse(call.args[0])[:60]}.item()` in place of `{_short_code(call)}`, if it is a whole "
+                "number: `int` needs its value, and `item` gives a symbol for it."
+            )
     return _index_of_values(finding)
 
 
@@ -225,6 +230,21 @@ def _size_as_number(finding: Finding, match: re.Match[str]) -> str:
             return f"Write `{_plain(instead)}` in place of `{owner}.{name}`: {why}."
         if library == "numpy":
             return f"Compute it without `{owner}.{name}`, with Python's operators or functions of torch: {why}."
+    return _fixed_by_python(finding)
+
+
+def _fixed_by_python(finding: Finding) -> str:
+    """`len` of a tensor and `int` of a size: Python makes numbers of what they give."""
+    for call in _calls(finding):
+        name = ast.unparse(call.func)
+        if name not in ("len", "int") or len(call.args) != 1 or isinstance(call.args[0], ast.Starred):
+            continue
+        argument = ast.unparse(call.args[0])[:60]
+        if name == "len":
+            return (
+                f"Write `{argument}.shape[0]` in place of `len({argument})`, if it is a tensor: `len` fixes its size."
+            )
+        return f"Leave out `int` in `{_short_code(call)}`, if it is a size: `int` makes a fixed number of it."
     return ""
 
 

@@ -193,7 +193,7 @@ def unrecorded_note(reasons: tuple[str, ...]) -> str | None:
         return None
     more = f"; and {count(len(reasons) - _MOST_REASONS, 'other')}" if len(reasons) > _MOST_REASONS else ""
     told = "; ".join(reasons[:_MOST_REASONS])
-    return f"Not kept for later scans, because the target uses what cannot be compared: {told}{more}"
+    return f"Not kept for later scans, because the target may use what cannot be compared: {told}{more}"
 
 
 def long_log_note() -> str:

@@ -41,6 +41,7 @@ from exportdoctor.shims.rules import (
     sizes_from_buffers,
     sizes_from_one,
     tensor_lengths,
+    tensor_numbers,
     while_loops,
 )
 
@@ -69,6 +70,7 @@ OWN = (
     sizes_from_buffers.SHIM,
     sizes_from_one.SHIM,
     tensor_lengths.SHIM,
+    tensor_numbers.SHIM,
     eager_attention.SHIM,
     float_minus_integers.SHIM,
     complex_parts.SHIM,

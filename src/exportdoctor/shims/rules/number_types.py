@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import dis
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -54,6 +55,22 @@ def is_in_message(frame: FrameType) -> bool:
     return isinstance(found, ast.Raise | ast.Assert) or (
         isinstance(found, ast.Expr) and isinstance(found.value, ast.Call)
     )
+
+
+def asks_for_type(code: CodeType) -> bool:
+    """Whether it may ask by `type` for that of a number, which is int in eager and may be torch.SymInt in an export.
+
+    An `__init__` has run before a shim holds.
+    """
+    return code.co_name != "__init__" and "type" in _global_names(code)
+
+
+def _global_names(code: CodeType) -> Iterator[str]:
+    """The names that it and the functions inside read of the module or the builtins."""
+    yield from (one.argval for one in dis.get_instructions(code) if one.opname in {"LOAD_GLOBAL", "LOAD_NAME"})
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _global_names(inner)
 
 
 @contextmanager

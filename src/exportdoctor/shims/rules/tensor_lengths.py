@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import dis
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import CodeType
@@ -14,7 +13,7 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.code_swap import user_functions
-from exportdoctor.shims.rules.number_types import symbolic_numbers
+from exportdoctor.shims.rules.number_types import asks_for_type, symbolic_numbers
 
 
 def length_of(value: Any) -> Any:
@@ -28,26 +27,10 @@ def _calls_len(code: CodeType) -> bool:
     return "len" in code.co_names
 
 
-def _asks_for_type(code: CodeType) -> bool:
-    """Whether it may ask by `type` for the type of a length, which is int in eager and may be torch.SymInt here.
-
-    An `__init__` has run before the shim holds.
-    """
-    return code.co_name != "__init__" and "type" in _global_names(code)
-
-
-def _global_names(code: CodeType) -> Iterator[str]:
-    """The names that it and the functions inside read of the module or the builtins."""
-    yield from (one.argval for one in dis.get_instructions(code) if one.opname in {"LOAD_GLOBAL", "LOAD_NAME"})
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _global_names(inner)
-
-
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
     functions = list(user_functions(call, _calls_len))
-    asking = {id(one.__globals__) for one in functions if _asks_for_type(one.__code__)}
+    asking = {id(one.__globals__) for one in functions if asks_for_type(one.__code__)}
     namespaces = {id(one.__globals__): one.__globals__ for one in functions}
     found = [names for place, names in namespaces.items() if "len" not in names and place not in asking]
     if not found:

@@ -6,10 +6,16 @@ import builtins
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.core.patch_attribute import patch_item
+
+if TYPE_CHECKING:
+    import torch
+
+_MOST = 2.0**62
+"""More than any size; int64 holds what is less."""
 
 
 class _WholeType(type):
@@ -18,6 +24,12 @@ class _WholeType(type):
 
         return isinstance(value, builtins.int | torch.SymInt)
 
+    def __eq__(cls, other: object) -> bool:
+        return other is builtins.int or other is cls
+
+    def __hash__(cls) -> builtins.int:
+        return hash(builtins.int)
+
 
 class _Whole(int, metaclass=_WholeType):
     """`int`, but of a tensor it gives what `item` gives, which need not be an `int`."""
@@ -25,7 +37,11 @@ class _Whole(int, metaclass=_WholeType):
     def __new__(cls, value: Any = 0, *rest: Any) -> Any:
         import torch
 
-        return as_whole(value.item() if isinstance(value, torch.Tensor) else value, *rest)
+        if not isinstance(value, torch.Tensor):
+            return as_whole(value, *rest)
+        if torch.compiler.is_exporting() and (value.is_floating_point() or value.dtype == torch.bool):
+            value = _without_fraction(value)
+        return as_whole(value.item(), *rest)
 
 
 INT = _Whole.__new__.__code__
@@ -39,11 +55,22 @@ def reading_frame(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
-def as_whole(value: Any, *rest: Any) -> Any:
-    """What `int` gives; a symbolic whole number stays one."""
+def _without_fraction(value: torch.Tensor) -> torch.Tensor:
+    """The whole number that `int` makes of a tensor of one element, as a tensor; asserted is that there is one."""
     import torch
 
-    return value if isinstance(value, torch.SymInt) else builtins.int(value, *rest)
+    if value.is_floating_point():
+        torch.ops.aten._assert_async.msg((value.abs() < _MOST).all(), "int() of what is no number, or too large")
+    return value.to(torch.int64)
+
+
+def as_whole(value: Any, *rest: Any) -> Any:
+    """What `int` gives; a symbolic whole number stays one, and of a symbolic fraction one is made."""
+    import torch
+
+    if isinstance(value, torch.SymInt):
+        return value
+    return torch.sym_int(value) if isinstance(value, torch.SymFloat) else builtins.int(value, *rest)
 
 
 @contextmanager

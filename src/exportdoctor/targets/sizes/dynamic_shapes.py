@@ -54,8 +54,8 @@ def axes_by_name(axes: Axes) -> dict[str, tuple[str, ...]]:
 
 def dynamic_title(axes: Mapping[str, Any]) -> str:
     """`batch, sequence dynamic`, or `static`. An axis derived from another (`cache length + 1`, `2*b`) goes
-    unnamed."""
-    names = [name for name in axes if not _DERIVED.search(name)]
+    unnamed beside others."""
+    names = [name for name in axes if not _DERIVED.search(name)] or [*axes]
     return f"{', '.join(names)} dynamic" if names else "static"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -53,7 +53,7 @@ def cure_inputs(call: ExportCall) -> Iterator[InputSet]:
         yield replace(first, title=f"{title}, other values", kind="values", calls=(values,), results=found)
     else:
         values = None
-    yield from other_calls(call.module, first, values or next(iter(call.more_inputs), None))
+    yield from other_calls(call.module, first, values, call.more_inputs)
 
 
 def values_of(example: Inputs) -> list[Inputs]:
@@ -62,15 +62,22 @@ def values_of(example: Inputs) -> list[Inputs]:
     return [one for one in found if one is not None] or [example]
 
 
-def other_calls(module: torch.nn.Module, first: InputSet, other: Inputs | None) -> Iterator[InputSet]:
-    """The example at other strides; three times in a row; before and after another set, and before and after one with
-    other whole numbers. State that a call leaves shows there. What was made up a program may refuse."""
+def other_calls(
+    module: torch.nn.Module, first: InputSet, values: Inputs | None, known: Sequence[Inputs]
+) -> Iterator[InputSet]:
+    """The example at other strides; three times in a row; before and after other `values`, before and after the largest
+    of the `known` sets, and before and after one with other whole numbers. State that a call leaves shows there, also
+    where only a call of more than the example leaves some. What was made up a program may refuse."""
     example = first.inputs
     layout, resampled = change_layout(example), resample_numbers(example)
+    largest = max((one for one in known if not same_shapes(one, example)), key=_elements, default=None)
+    other = values or largest or next(iter(known), None)
+    sizes = largest if other is not largest else None
     sequences: list[tuple[SetKind, str, tuple[Inputs | None, ...], bool]] = [
         ("layout", "another memory layout", (layout,), True),
         ("called_again", "three times in a row", (example,) * 3, False),
         ("others_between", "before and after another set", (example, other, example), False),
+        ("others_between", "before and after other sizes", (example, sizes, example), False),
         ("others_between", "before and after other whole numbers", (example, resampled, example), True),
     ]
     for kind, when, made, made_up in sequences:
@@ -105,6 +112,10 @@ def change_layout(inputs: Inputs) -> Inputs | None:
 
     made: Inputs = map_tensors(copy_inputs(inputs), change)
     return made
+
+
+def _elements(inputs: Inputs) -> int:
+    return sum(leaf.numel() for leaf in tensors_by_path(inputs).values())
 
 
 def _has_elements(leaf: torch.Tensor) -> bool:

@@ -58,7 +58,7 @@ def input_sets(
         known = [first, *(_with_answer(part, inputs, first) for inputs in fresh[1:])]
         values = redraw_values(example)
         other = values if values is not None and runs_in_eager(part.module, values) else None
-        known += other_calls(part.module, first, other or next(iter(fresh[1:]), None))
+        known += other_calls(part.module, first, other, fresh[1:])
         drawer = SetDrawer(module=part.module, known=fresh, first=first, shapes=part.dynamic_shapes, seconds=seconds)
         sets = (*(replace(one, mask_path=drawer.mask_path) for one in known), *drawer.draw())
         if not asks_for_gradients(part.module, example):
