@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -364,6 +364,16 @@ class Joining(nn.Module):
         return Pair(pair.left + pair.right, pair.right)
 
 
+@lru_cache
+def positions_of(rows: int) -> Tensor:
+    return torch.arange(rows, dtype=torch.float32) / 2
+
+
+class Placing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + positions_of(x.shape[0])[:, None]
+
+
 class Scattering(nn.Module):
     def forward(self, rows: Tensor, groups: Tensor) -> Tensor:
         count = int(groups.max()) + 1
@@ -712,6 +722,9 @@ CASES: dict[str, Case] = {
         sliding_mistral, [(after_prompt(12)[1], after_prompt(12)[0])], "DynamicCache", names=("past_key_values",)
     ),
     "register-dataclass-pytree-fixed": case(Growing, [(torch.randn(1, 3), Store(torch.randn(2, 3), 7))], "Store"),
+    "past-lru-cache": case(
+        Placing, [(torch.randn(5, 2),), (torch.randn(2, 2),), (torch.randn(9, 2),)], "unhashable", (_FREE,)
+    ),
     "int-as-item": case(
         Scattering,
         [

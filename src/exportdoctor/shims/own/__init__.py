@@ -31,6 +31,7 @@ from exportdoctor.shims.own import (
 )
 from exportdoctor.shims.rules import (
     branch,
+    cached_functions,
     counted_loops,
     empty_shortcuts,
     example_branches,
@@ -71,6 +72,7 @@ OWN = (
     sizes_from_one.SHIM,
     tensor_lengths.SHIM,
     tensor_numbers.SHIM,
+    cached_functions.SHIM,
     eager_attention.SHIM,
     float_minus_integers.SHIM,
     complex_parts.SHIM,
