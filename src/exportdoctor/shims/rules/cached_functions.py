@@ -24,8 +24,8 @@ def _has_cache(value: Any) -> bool:
 
 
 def _past_cache(cached: Any, filled: list[Any]) -> Any:
-    """The function; a call with a symbolic number does not ask its cache. `filled` gets each cache that kept a tensor of
-    the trace, which is of no use afterwards."""
+    """The function; a call with a symbolic number does not ask its cache. `filled` gets each cache that kept a tensor
+    of the trace, which is of no use afterwards."""
     import torch
 
     if isinstance(cached, _KINDS):
