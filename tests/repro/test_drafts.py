@@ -288,6 +288,60 @@ def test_dynamic_sizes_of_keywords_are_by_name_where_a_script_spells_them_out(
     assert verdict is Verdict.YES, source
 
 
+BY_SUBCLASSES = """
+import torch
+
+_KNOWN = {}
+
+def backend_of(value):
+    if type(value) in _KNOWN:
+        return _KNOWN[type(value)]
+    for kind in Backend.__subclasses__():
+        if kind.takes(value):
+            _KNOWN[type(value)] = kind()
+            return _KNOWN[type(value)]
+    raise RuntimeError(f"unknown: {type(value)}")
+
+class Backend:
+    pass
+
+class OfTorch(Backend):
+    def __init__(self):
+        from . import of_nobody
+
+    @staticmethod
+    def takes(value):
+        return isinstance(value, torch.Tensor)
+
+    def twice(self, value):
+        return value * 2
+
+class OfLists(Backend):
+    @staticmethod
+    def takes(value):
+        return isinstance(value, list)
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        x = backend_of(x).twice(x)
+        return x if x.sum() > 0 else -x
+"""
+
+
+@pytest.mark.long
+def test_classes_that_code_finds_as_subclasses_are_carried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Story: einops asks each subclass of its backends, which it does not name, and imports relatively."""
+    package = tmp_path / "of_backends"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "of_nobody.py").write_text("")
+    (package / "backends.py").write_text(BY_SUBCLASSES)
+    monkeypatch.syspath_prepend(tmp_path)
+    source, verdict = source_drafts(tmp_path, "from of_backends.backends import Model\n")["everything"]
+    assert verdict is Verdict.YES, source
+    assert "of_nobody" not in source
+
+
 @pytest.mark.long
 def test_code_whose_result_was_kept_in_a_cache_can_run_in_a_script(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

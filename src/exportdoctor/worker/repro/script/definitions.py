@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import enum
+import gc
 import inspect
 import types
 from collections.abc import Mapping
@@ -162,6 +163,27 @@ class DefinitionWriter:
             raise OverflowError(f"it refers to more than {_MOST} definitions")
         new = self.names.rename_globals(node, space, rename=rename or {})
         self._text.define(name, ast.unparse(ast.fix_missing_locations(new)))
+        self._carry_subclasses(node, space)
+
+    def _carry_subclasses(self, node: ast.stmt, space: Mapping[str, Any]) -> None:
+        """The classes in use that the code finds by `Base.__subclasses__()`, and does not name."""
+        for part in ast.walk(node):
+            match part:
+                case ast.Attribute(value=ast.Name(id=name), attr="__subclasses__"):
+                    for kind in _subclasses_in_use(space.get(name)):
+                        self.carry_class(kind)
+
+
+def _subclasses_in_use(base: Any) -> list[type]:
+    """The subclasses, at any depth, of which there are objects; all where there are none of any."""
+    if not isinstance(base, type):
+        return []
+    found, waiting = list[type](), [base]
+    while waiting:
+        found += (inner := type.__subclasses__(waiting.pop(0)))
+        waiting += inner
+    used = {type(one) for one in gc.get_objects()}
+    return [kind for kind in found if kind in used] or found
 
 
 def _abstract_stubs(kind: type, body: list[ast.stmt]) -> list[ast.stmt]:

@@ -49,7 +49,16 @@ class NameResolver:
 
     def rename_globals(self, node: ast.stmt, space: Mapping[str, Any], *, rename: Mapping[str, str]) -> Any:
         """A copy of a definition in which each global name is what the script calls it; `rename` comes first."""
-        return _GlobalRenamer(self, space, rename, _bound_names(node)).visit(_copy(node))
+        loaded = {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
+        return _GlobalRenamer(self, space, rename, _bound_names(node), loaded).visit(_copy(node))
+
+    def absolute_import(self, statement: ast.ImportFrom, space: Mapping[str, Any]) -> str:
+        """The module from which a relative import takes its names; it is noted, for the script needs its package."""
+        origin = _imported_module(statement, space)
+        module = origin.__name__ if origin is not None else str(statement.module or "")
+        name = statement.names[0].name
+        self._text.imports.append(ImportNote(module=module, text=wording.repro_without_source(name, module, "")))
+        return module
 
     def code_for(self, name: str, space: Mapping[str, Any]) -> str | None:
         """The code that defines the global `name`; None for a builtin. One without source is imported, with a note."""
@@ -159,15 +168,21 @@ def _imported_module(statement: ast.ImportFrom, space: Mapping[str, Any]) -> typ
 
 
 class _GlobalRenamer(ast.NodeTransformer):
-    """Replaces global names; names that are `bound` in the definition are local and stay."""
+    """Replaces global names; names that are `bound` in the definition are local and stay, `loaded` are those in use."""
 
     def __init__(
-        self, names: NameResolver, space: Mapping[str, Any], rename: Mapping[str, str], bound: set[str]
+        self,
+        names: NameResolver,
+        space: Mapping[str, Any],
+        rename: Mapping[str, str],
+        bound: set[str],
+        loaded: set[str],
     ) -> None:
         self.names = names
         self.space = space
         self.rename = rename
         self.bound = bound
+        self.loaded = loaded
 
     def visit_Name(self, node: ast.Name) -> Any:
         """A global's new name; local ones stay."""
@@ -193,6 +208,15 @@ class _GlobalRenamer(ast.NodeTransformer):
                 code = self.names.code_for(node.attr, vars(value))
                 return expression(code or node.attr)
         return self.generic_visit(node)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> Any:
+        """A relative import has no package in the script: it goes if nothing uses its names, or becomes absolute."""
+        if not node.level:
+            return node
+        if not {alias.asname or alias.name for alias in node.names} & self.loaded:
+            return ast.Pass()
+        module = self.names.absolute_import(node, self.space)
+        return ast.ImportFrom(module, node.names, 0)
 
 
 def _bound_names(definition: ast.stmt) -> set[str]:
