@@ -119,7 +119,7 @@ def test_a_module_in_memory_is_cured_too(tmp_path: Path) -> None:
     part = report.parts[0]
     assert part.verdict == "cured"
     assert part.prescription is not None
-    assert part.prescription.soundness == "precondition"
+    assert part.prescription.soundness == "exact"
     with part.prescription.apply() as call:
         program = call.export()
         args, kwargs = call.convert(((torch.randn(6, 4), torch.tensor([3])), {}))

@@ -600,6 +600,7 @@ class Strided(nn.Module):
         rows = self.conv(x).transpose(1, 2)
         lengths = (lengths - 1) // 2 + 1
         keep = int(lengths.max())
+        assert type(keep) is not float  # int-as-item does not apply
         mask = torch.arange(keep)[None] < lengths[:, None]
         return rows[:, :keep] * mask[..., None]
 

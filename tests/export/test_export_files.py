@@ -163,7 +163,9 @@ print(program(net.Pair(torch.full((3,), 4.0), torch.ones(3))).tolist())
 @pytest.mark.slow
 def test_the_shims_file_names_what_is_in_a_class_that_was_registered_without_keys(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(WITHOUT_KEYS)
-    done = command(*("net.py:build", "--to", "pt2", "-o", "model.pt2"), folder=tmp_path)
+    done = command(
+        *("net.py:build", "--to", "pt2", "--shims", "register-pytree-keys", "-o", "model.pt2"), folder=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     outside = subprocess.run(
         [sys.executable, "-I", "-c", LOADED_WITH_KEYS], capture_output=True, text=True, cwd=tmp_path

@@ -70,7 +70,7 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
     found = search_once("int-as-item", call.module, lambda: _find_namespaces(call))
     if not found:
         raise NotApplicable("no function calls `int`, or one that does asks for types of numbers")
-    with symbolic_int(found), symbolic_numbers(call):
+    with symbolic_int(found, fractions=True), symbolic_numbers(call):
         yield call
 
 
@@ -89,7 +89,7 @@ SHIM = Shim(
         Cure(
             kinds=("data_dependent_value", "data_dependent_guard"),
             where=r":[^\n]*: [^\n]*\bint\b",
-            born=r"\bint\b|\.item\(",
+            born=r"\bint\(|\.item\(",
         ),
     ),
     needs={"torch": ">=2.8"},

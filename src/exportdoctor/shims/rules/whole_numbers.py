@@ -37,6 +37,15 @@ class _Whole(int, metaclass=_WholeType):
     def __new__(cls, value: Any = 0, *rest: Any) -> Any:
         import torch
 
+        return as_whole(value.item() if isinstance(value, torch.Tensor) else value, *rest)
+
+
+class _WholeOfFraction(_Whole):
+    """The same, and of a fraction or a truth value, too."""
+
+    def __new__(cls, value: Any = 0, *rest: Any) -> Any:
+        import torch
+
         if not isinstance(value, torch.Tensor):
             return as_whole(value, *rest)
         if torch.compiler.is_exporting() and (value.is_floating_point() or value.dtype == torch.bool):
@@ -74,11 +83,13 @@ def as_whole(value: Any, *rest: Any) -> Any:
 
 
 @contextmanager
-def symbolic_int(namespaces: Iterable[dict[str, Any]]) -> Iterator[None]:
-    """Within it `int(tensor)` may give a symbolic size in the modules of these namespaces."""
+def symbolic_int(namespaces: Iterable[dict[str, Any]], *, fractions: bool = False) -> Iterator[None]:
+    """Within it `int(tensor)` may give a symbolic size in the modules of these namespaces, with `fractions` also where
+    the tensor holds no whole number."""
+    kind = _WholeOfFraction if fractions else _Whole
     several = {id(namespace): namespace for namespace in namespaces}
     with ExitStack() as stack:
         for namespace in several.values():
             if "int" not in namespace:
-                stack.enter_context(patch_item(namespace, "int", _Whole))
+                stack.enter_context(patch_item(namespace, "int", kind))
         yield
