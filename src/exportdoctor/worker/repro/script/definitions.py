@@ -178,10 +178,9 @@ def _subclasses_in_use(base: Any) -> list[type]:
     """The subclasses, at any depth, of which there are objects; all where there are none of any."""
     if not isinstance(base, type):
         return []
-    found, waiting = list[type](), [base]
-    while waiting:
-        found += (inner := type.__subclasses__(waiting.pop(0)))
-        waiting += inner
+    found: list[type] = list(type.__subclasses__(base))
+    for kind in found:  # it grows
+        found += type.__subclasses__(kind)
     used = {type(one) for one in gc.get_objects()}
     return [kind for kind in found if kind in used] or found
 
