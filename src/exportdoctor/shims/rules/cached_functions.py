@@ -54,7 +54,9 @@ def _find_cached() -> list[tuple[Any, str, Any]]:
         file = getattr(module, "__file__", None)
         if not isinstance(file, str) or not is_user_file(file):
             continue
-        classes = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == name]
+        classes = [
+            value for value in list(vars(module).values()) if isinstance(value, type) and value.__module__ == name
+        ]
         for holder in (module, *classes):
             found += [(holder, key, value) for key, value in list(vars(holder).items()) if _has_cache(value)]
     return found

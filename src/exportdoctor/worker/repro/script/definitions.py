@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from exportdoctor.worker.repro.script.global_names import NameResolver
+from exportdoctor.worker.repro.script.global_names import NameResolver, is_importable
 from exportdoctor.worker.repro.script.prune import CodeSelection
 from exportdoctor.worker.repro.script.script_text import ScriptText
 from exportdoctor.worker.repro.script.source_lookup import class_source, definition_at, scope_of, tree_of
@@ -175,8 +175,8 @@ class DefinitionWriter:
 
 
 def _subclasses_in_use(base: Any) -> list[type]:
-    """The subclasses, at any depth, of which there are objects; all where there are none of any."""
-    if not isinstance(base, type):
+    """The subclasses of a user's class, at any depth, of which there are objects; all where there are none of any."""
+    if not isinstance(base, type) or is_importable(base.__module__):
         return []
     found: list[type] = list(type.__subclasses__(base))
     for kind in found:  # it grows

@@ -90,7 +90,7 @@ class NameResolver:
             return f"torch.ops.{value}".replace("::", ".")
         if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType | functools._lru_cache_wrapper):
             module = getattr(value, "__module__", None)
-            if isinstance(module, str) and _is_importable(module):
+            if isinstance(module, str) and is_importable(module):
                 return self._code_in_module(value, module)
             if module is None and _is_torch_function(value):
                 return f"torch.{value.__name__}"
@@ -151,7 +151,7 @@ def _is_torch_function(value: Any) -> bool:
     return getattr(torch, str(getattr(value, "__name__", "")), None) is value
 
 
-def _is_importable(module: str) -> bool:
+def is_importable(module: str) -> bool:
     """Whether a module is torch's, Python's or a library's of the tracer: importable anywhere torch is."""
     if module.partition(".")[0] in TRACER_PACKAGES:
         return True
