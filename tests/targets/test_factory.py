@@ -189,7 +189,8 @@ def test_a_factory_that_raises_shows_its_own_stack_and_none_of_ours(tmp_path: Pa
     assert error.stack[-1] == "ValueError: boom"
 
 
-def test_a_file_that_fails_to_import_is_not_left_half_imported(tmp_path: Path) -> None:
+def test_a_file_that_fails_to_import_is_not_left_half_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "mine", raising=False)  # of another test
     with pytest.raises(TargetError, match="ZeroDivisionError"):
         build_part(write(tmp_path, "def build(): ...\n1 / 0\n"))
     assert "mine" not in sys.modules
