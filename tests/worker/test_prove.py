@@ -190,6 +190,25 @@ def test_whole_numbers_are_drawn_by_what_they_mean_and_the_example_stays_as_it_i
     assert kwargs["count"].item() == 3
 
 
+class Longest(nn.Module):
+    """Keeps the longest length that it has seen, on which its answer depends."""
+
+    longest = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.longest = max(self.longest, x.shape[0])
+        return x / self.longest
+
+
+def test_state_that_only_a_longer_call_leaves_shows_around_one() -> None:
+    """Story: a table of the longest length; calls of other values at the example's size left it as it was."""
+    call = ExportCall(module=Longest(), args=(torch.ones(3, 2),), more_inputs=(((torch.ones(6, 2),), {}),))
+    around = {one.title: one.results for one in cure_inputs(call) if one.kind == "others_between"}
+    values, sizes = (around[f"3 x 2, before and after {what}"] for what in ("another set", "other sizes"))
+    assert torch.equal(values[0].output, values[2].output)
+    assert not torch.equal(sizes[0].output, sizes[2].output)
+
+
 @pytest.mark.slow
 @given(st.integers(2, 9), st.integers(1, 40), st.integers(0, 5), st.integers(0, 10**6))
 def test_drawn_boundaries_rise_from_zero_or_more_to_the_total_or_less(

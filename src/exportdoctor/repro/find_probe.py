@@ -17,7 +17,7 @@ from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run import events as ev
 from exportdoctor.report import wording
 from exportdoctor.repro.kind_limits import reproduction_limits
-from exportdoctor.store.digest import name_changes, sources_of
+from exportdoctor.store.digest import name_changes, sources_of, without_temporary
 from exportdoctor.store.runs import StoredRun
 
 _NAMED = 3
@@ -65,7 +65,7 @@ def probe_of(events: tuple[ev.AnyEvent, ...], finding: Finding) -> Probe:
 def changes_since(run: StoredRun, environment: dict[str, str] | None = None) -> tuple[str, ...]:
     """Notes on changes since the run was made: of sources and, if `environment` is given, of versions."""
     notes = []
-    changed = name_changes(sources_of(run.events))
+    changed = name_changes(without_temporary(sources_of(run.events)))
     if changed:
         notes.append(wording.repro_sources_changed(changed[:_NAMED], more=len(changed) > _NAMED))
     then = next((event.opened.environment for event in run.events if isinstance(event, ev.TargetOpened)), {})

@@ -93,14 +93,20 @@ def changed_sources(sources: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def name_changes(sources: Mapping[str, str]) -> tuple[str, ...]:
-    """What has changed, as people call it; what cannot be compared is not said to have changed, such as a file that a
-    library writes for one process and imports."""
+    """What has changed, as people call it; what cannot be compared is not said to have changed."""
     changed = (what for what in changed_sources(sources) if not what.startswith(UNRECORDED))
-    return tuple(_name_source(what) for what in changed if not _was_temporary(what))
+    return tuple(_name_source(what) for what in changed)
 
 
-def _was_temporary(what: str) -> bool:
-    return what.startswith(os.path.join(tempfile.gettempdir(), "")) and not os.path.exists(what)
+def without_temporary(sources: Mapping[str, str]) -> dict[str, str]:
+    """Without the temporary files that are gone, such as those that a library writes for one process and imports: that
+    they differ says nothing to people. Answers that read one are not told again."""
+    temporary = os.path.join(tempfile.gettempdir(), "")
+    return {
+        what: identity
+        for what, identity in sources.items()
+        if not (what.startswith(temporary) and not os.path.exists(what))
+    }
 
 
 def _name_source(what: str) -> str:

@@ -133,7 +133,7 @@ def _read_by_call(finding: Finding, match: re.Match[str]) -> str:
             return f"Give the number of classes, which it reads from the values else: `num_classes=` in `{code}`."
         if name == "int" and len(call.args) == 1 and isinstance(call.args[0], ast.Call):
             return (
-                f"Write `{ast.unparse(call.args[0])[:60]}.item()` in place of `{_short_code(call)}`, if it is a whole "
+                f"Write `{ast.unparse(call.args[0])}.item()` in place of `{ast.unparse(call)}`, if it is a whole "
                 "number: `int` needs its value, and `item` gives a symbol for it."
             )
     return _index_of_values(finding)
@@ -239,7 +239,7 @@ def _fixed_by_python(finding: Finding) -> str:
         name = ast.unparse(call.func)
         if name not in ("len", "int") or len(call.args) != 1 or isinstance(call.args[0], ast.Starred):
             continue
-        argument = ast.unparse(call.args[0])[:60]
+        argument = ast.unparse(call.args[0])
         if name == "len":
             return (
                 f"Write `{argument}.shape[0]` in place of `len({argument})`, if it is a tensor: `len` fixes its size."
