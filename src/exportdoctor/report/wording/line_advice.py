@@ -1,0 +1,195 @@
+"""What to write in place of the code at the line of a failure, as far as that code tells."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from exportdoctor.core.failure.finding import Finding
+
+_FUNCTIONS = {
+    "sqrt": "({0}) ** 0.5",
+    **dict.fromkeys(("log", "log2", "log10", "exp", "sin", "cos", "tanh"), "torch.scalar_tensor({0}).{name}()"),
+    **dict.fromkeys(("arange", "zeros", "ones", "full", "linspace", "eye"), "torch.{name}"),
+}
+"""What to write for functions of numpy and of Python's `math` that are called with a size."""
+_DRAWS = {
+    "rand": "torch.empty(size).uniform_(generator=g)",
+    "randn": "torch.empty(size).normal_(generator=g)",
+    "randint": "torch.empty(size, dtype=torch.int64).random_(high, generator=g)",
+}
+"""What draws the same as a function that is given a generator."""
+_DATA = re.compile(r"([\w.]+)\.data\b(?!\s*(?:=[^=]|\())")
+_MAKES_TEXT = frozenset({"str", "repr", "format"})
+
+
+def _code(finding: Finding) -> Iterator[str]:
+    """What is known of the code, the narrowest first."""
+    frames = (finding.guard, finding.value_origin)
+    texts = (finding.expression, finding.source, *(frame.source for frame in frames if frame is not None))
+    yield from (text.strip() for text in texts if text)
+
+
+def _calls(finding: Finding) -> Iterator[ast.Call]:
+    for text in _code(finding):
+        for form in (text, f"{text.removeprefix('el')}\n    pass"):
+            try:
+                tree = ast.parse(form)
+            except (SyntaxError, ValueError):
+                continue
+            yield from (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+            break
+
+
+def without_memory(finding: Finding) -> str:
+    """Code that wants the memory of a tensor: `deepcopy` and `data_ptr`."""
+    for call in _calls(finding):
+        name = ast.unparse(call.func).rpartition(".")[2]
+        if name == "deepcopy" and call.args:
+            return (
+                f"Clone the tensor, as in `x.clone()`, in place of `{ast.unparse(call)}`: a deep copy reads memory, "
+                "and during export a tensor has none."
+            )
+        if name == "data_ptr":
+            return (
+                f"Leave out `{ast.unparse(call)}`: during export a tensor has no address. Code that needs one belongs "
+                "into a custom operator (torch.library.custom_op)."
+            )
+    return ""
+
+
+def values_in_a_list(finding: Finding) -> str:
+    """`torch.tensor([x, y])` of tensors."""
+    for call in _calls(finding):
+        if ast.unparse(call.func) in {"torch.tensor", "torch.as_tensor"} and call.args:
+            return (
+                f"Write `torch.stack` of tensors in place of `{ast.unparse(call)}`, which reads the values of those "
+                "in it: during export a tensor has none."
+            )
+    return ""
+
+
+def read_by_numpy(finding: Finding) -> str:
+    """A function of numpy that is given a tensor."""
+    what = (finding.expression or "").strip()
+    named = f"`{what}` reads" if what else "it reads"
+    return (
+        f"Write functions of torch in place of numpy's: {named} the values of a tensor, which has none during export."
+    )
+
+
+def read_by_call(finding: Finding) -> str:
+    """A call, or an index, that reads a tensor's value as a number."""
+    for call in _calls(finding):
+        name = ast.unparse(call.func).rpartition(".")[2]
+        if name == "one_hot" and len(call.args) == 1 and not any(one.arg == "num_classes" for one in call.keywords):
+            code = _short_code(call)
+            return f"Give the number of classes, which it reads from the values else: `num_classes=` in `{code}`."
+        if name == "int" and len(call.args) == 1 and isinstance(call.args[0], ast.Call):
+            return (
+                f"Write `{ast.unparse(call.args[0])}.item()` in place of `{ast.unparse(call)}`, if it is a whole "
+                "number: `int` needs its value, and `item` gives a symbol for it."
+            )
+    return _index_of_values(finding)
+
+
+def _index_of_values(finding: Finding) -> str:
+    """`y[x.argmax()] = 5`: the place that is written to is read as a number, unless the index has a dimension."""
+    written = [
+        target
+        for text in _code(finding)
+        for node in _statements(text)
+        for target in (node.targets if isinstance(node, ast.Assign) else ())
+    ]
+    for target in written:
+        match target:
+            case ast.Subscript(slice=ast.Call(func=ast.Attribute(attr=name)) as index) if name not in {"item", "size"}:
+                place = f"{ast.unparse(target.value)}[{ast.unparse(index)}"
+                return f"Write `{place}[None]] = ...`: a tensor without dimensions is read as a number there."
+    return ""
+
+
+def _statements(text: str) -> list[ast.stmt]:
+    try:
+        return ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return []
+
+
+def _short_code(call: ast.Call) -> str:
+    return ast.unparse(call)[:80]
+
+
+def draw_by_method(finding: Finding) -> str:
+    """A function that draws random numbers with a generator."""
+    name = (finding.op or "").removeprefix("aten.").partition(".")[0]
+    if name not in _DRAWS:
+        return ""
+    return f"Write `{_DRAWS[name]}`, which takes dynamic sizes, or leave out `generator=`."
+
+
+def size_as_number(finding: Finding) -> str:
+    """A function of numpy, of `math` or of Python's own that takes a size as a fixed number."""
+    for call in _calls(finding):
+        owner, _, name = ast.unparse(call.func).rpartition(".")
+        if owner not in {"np", "numpy", "math"} or not call.args:
+            continue
+        library = "math" if owner == "math" else "numpy"
+        known = name in _FUNCTIONS and (library == "numpy" or name not in {"arange", "zeros", "ones"})
+        why = f"{library} takes a size as a fixed number"
+        if known:
+            instead = _FUNCTIONS[name].format(ast.unparse(call.args[0]), name=name)
+            return f"Write `{_plain(instead)}` in place of `{owner}.{name}`: {why}."
+        if library == "numpy":
+            return f"Compute it without `{owner}.{name}`, with Python's operators or functions of torch: {why}."
+    return _fixed_by_python(finding)
+
+
+def _fixed_by_python(finding: Finding) -> str:
+    """`len` of a tensor and `int` of a size: Python makes numbers of what they give."""
+    for call in _calls(finding):
+        name = ast.unparse(call.func)
+        if name not in ("len", "int") or len(call.args) != 1 or isinstance(call.args[0], ast.Starred):
+            continue
+        argument = ast.unparse(call.args[0])
+        if name == "len":
+            return (
+                f"Write `{argument}.shape[0]` in place of `len({argument})`, if it is a tensor: `len` fixes its size."
+            )
+        return f"Leave out `int` in `{_short_code(call)}`, if it is a size: `int` makes a fixed number of it."
+    return ""
+
+
+def _plain(code: str) -> str:
+    """The code without parentheses that it does not need."""
+    try:
+        return ast.unparse(ast.parse(code, mode="eval"))
+    except SyntaxError:
+        return code
+
+
+def text_of_a_size(finding: Finding) -> str:
+    """An f-string, or a call that makes a text, in whose place the message has a symbol's name: it fails only while
+    a size is dynamic."""
+    if not finding.dimensions:
+        return ""
+    for text in _code(finding):
+        for node in ast.walk(ast.Module(_statements(text), [])):
+            is_text = isinstance(node, ast.JoinedStr | ast.Call) and (
+                isinstance(node, ast.JoinedStr) or ast.unparse(node.func).rpartition(".")[2] in _MAKES_TEXT
+            )
+            if is_text:
+                return f"Use the size, an int, in place of its text `{ast.unparse(node)}`, or keep that size static."
+    return ""
+
+
+def taken_from_data(finding: Finding) -> str:
+    """`x.data`, with which the tracer loses the tensor."""
+    found = next((one for text in _code(finding) if (one := _DATA.search(text))), None)
+    if found is None:
+        return ""
+    return (
+        f"Write `{found[1]}.detach()` in place of `{found[0]}`: it shares the tensor's memory and records no "
+        "gradients, too, and torch.export sees what is done with it."
+    )
