@@ -380,6 +380,17 @@ class Scattering(nn.Module):
         return rows.new_zeros(count, rows.shape[1]).index_add(0, groups, rows)
 
 
+class Stepping(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        times = torch.linspace(0, 1, 4)
+        return x * times.sum() if times[0] < times[-1] else -x
+
+
+class Selecting(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x * torch.scalar_tensor(torch.equal(x, y), dtype=x.dtype)
+
+
 class Answering(nn.Module):
     def forward(self, x: Tensor) -> Answer:
         return Answer(logits=x * 2, score=x.sum())
@@ -734,6 +745,19 @@ CASES: dict[str, Case] = {
         ],
         "data-dependent",
         (_FREE, _FREE),
+    ),
+    "constants-as-numbers": case(
+        Stepping, [(torch.randn(5, 2),), (torch.randn(2, 2),), (torch.randn(9, 2),)], "data-dependent", (_FREE,)
+    ),
+    "equal-as-item": case(
+        Selecting,
+        [
+            (torch.randn(5, 2), torch.ones(5, 2)),
+            (torch.ones(2, 2), torch.ones(2, 2)),
+            (torch.randn(9, 2), torch.ones(9, 2)),
+        ],
+        r"aten\.equal",
+        ({0: Dim("rows")}, {0: Dim("rows")}),
     ),
     "register-pytree-keys": case(
         Joining,

@@ -20,6 +20,7 @@ class FailureView:
     """A failure as patterns see it.
 
     Lines are `file:function: source`; `born` are the lines that created unbacked symbols, by `operators`.
+    `of_constants`: the value that the failure is about follows from no input and no state.
     """
 
     kind: FailureKind
@@ -28,6 +29,7 @@ class FailureView:
     lines: tuple[str, ...] = ()
     born: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
+    of_constants: bool = False
 
 
 def seen_in_failure(failure: Failure, *, kind: FailureKind, exporter: str = "export") -> FailureView:
@@ -39,6 +41,7 @@ def seen_in_failure(failure: Failure, *, kind: FailureKind, exporter: str = "exp
         lines=_lines(failure.frames),
         born=_lines(origin.frame for origin in failure.origins if origin.frame is not None),
         operators=tuple(origin.op for origin in failure.origins if origin.op is not None),
+        of_constants=failure.slice is not None and failure.slice.of_constants,
     )
 
 
@@ -49,7 +52,8 @@ class Cure:
     `kinds` are values of `FailureKind` and `exporters` keys of `EXPORTERS`, written as strings; others are refused.
     `message` and `where` are regular expressions, searched in the exceptions' messages and in the lines of the stack or
     of symbol origins; `born` is one in the lines of symbol origins alone, `operator` one in the names of the operators
-    that created unbacked symbols.
+    that created unbacked symbols. With `of_constants`, the failure must be about a value that follows from no input and
+    no state.
     """
 
     kinds: tuple[str, ...] = ()
@@ -58,6 +62,7 @@ class Cure:
     born: str = ""
     operator: str = ""
     exporters: tuple[str, ...] = ()
+    of_constants: bool = False
 
     def __post_init__(self) -> None:
         _require_known("kinds", self.kinds, [kind.value for kind in KINDS])
@@ -71,6 +76,7 @@ class Cure:
             and (not self.message or _any(self.message, seen.messages))
             and (not self.where or _any(self.where, (*seen.lines, *seen.born)))
             and (not self.born or _any(self.born, seen.born))
+            and (not self.of_constants or seen.of_constants)
             and (not self.operator or _any(self.operator, seen.operators))
         )
 

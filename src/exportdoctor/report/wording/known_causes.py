@@ -15,6 +15,10 @@ _QUANTIZE_LATER = (
     "Export the model as it is before torch.ao.quantization packs its weights, and quantize the exported program (PT2E "
     "quantization of torchao), or leave this layer in float."
 )
+_OF_CONSTANTS = (
+    "The code reads a value of a tensor that forward makes of constants alone. During export tensors have no values, "
+    "not even those of constants."
+)
 _BIND = "Keep the value as an attribute of the module, or pass a str, an int or a bool from which forward makes it."
 _PLAIN_INPUTS = {
     "numpy.ndarray": "Pass a tensor: torch.from_numpy makes one of the array.",
@@ -101,11 +105,21 @@ def _entry_of_shapes(finding: Finding, match: re.Match[str]) -> str:
     return f"Make {entry} {what}, as {given} is: with an entry for each value in it, None for what stays as it is."
 
 
+def _numbers_of_python(finding: Finding, match: re.Match[str]) -> str:
+    if finding.slice is None or not finding.slice.of_constants:
+        return ""
+    return "Compute it with numbers of Python in place of tensors: it is the same at each call."
+
+
 def _below(finding: Finding, match: re.Match[str]) -> str:
     return ".".join(filter(None, (finding.module, match[1])))
 
 
 _CAUSES = (
+    *(
+        _Cause(kind, r"", _numbers_of_python, lambda *_: _OF_CONSTANTS)
+        for kind in (FailureKind.DATA_DEPENDENT_GUARD, FailureKind.DATA_DEPENDENT_VALUE)
+    ),
     _Cause(
         FailureKind.MISSING_FAKE_KERNEL,
         r"quantized nyi in meta tensors",
@@ -128,6 +142,15 @@ _CAUSES = (
         r"went to the model's own code",
         lambda *_: "Compute it outside forward: in the constructor, or in what makes the inputs.",
     ),
+    _Cause(
+        FailureKind.PYTHON_ERROR,
+        r"_apply\(\): Couldn't swap ",
+        lambda *_: (
+            "Convert or move the module outside of forward, before the export: its parameters cannot be exchanged "
+            "while it is traced."
+        ),
+        lambda *_: "forward converts a module to a dtype or a device, which replaces its parameters.",
+    ),
     _Cause(FailureKind.PYTHON_ERROR, r"its data is not allocated yet", _of_the_line(line_advice.values_in_a_list)),
     _Cause(
         FailureKind.PYTHON_ERROR,
@@ -146,6 +169,14 @@ _CAUSES = (
         FailureKind.DATA_DEPENDENT_VALUE,
         r"Could not extract specialized integer",
         _of_the_line(line_advice.read_by_call),
+    ),
+    _Cause(
+        FailureKind.DATA_DEPENDENT_VALUE,
+        r"^aten\.(equal|allclose)\.\w+$",
+        _of_the_line(line_advice.compared_as_tensors),
+        lambda _, match: (
+            f"torch.{match[1]} gives a bool of Python, which depends on values: tensors have none during export."
+        ),
     ),
     _Cause(
         FailureKind.DATA_DEPENDENT_VALUE,

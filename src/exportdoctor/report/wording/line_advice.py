@@ -94,6 +94,30 @@ def read_by_call(finding: Finding) -> str:
     return _index_of_values(finding)
 
 
+def compared_as_tensors(finding: Finding) -> str:
+    """`torch.equal(x, y)` and `torch.allclose(x, y)`, as functions or as methods."""
+    for call in _calls(finding):
+        owner, _, name = ast.unparse(call.func).rpartition(".")
+        if name not in {"equal", "allclose"} or not owner:
+            continue
+        named = {one.arg: one.value for one in call.keywords}
+        both = call.args if owner == "torch" else [ast.parse(owner, mode="eval").body, *call.args]
+        both = [*both, *(named[key] for key in ("input", "other") if key in named)]
+        if len(both) < 2:
+            continue
+        one, other = map(ast.unparse, both[:2])
+        arguments = ", ".join(map(ast.unparse, (*call.args, *call.keywords)))
+        close = f"{'torch' if owner == 'torch' else owner}.isclose({arguments})"
+        instead = f"({one} == {other})" if name == "equal" else close
+        shapes = ", where both have one shape" if name == "equal" else ""
+        instead = _plain(f"{instead}.all()")
+        return (
+            f"Write `{instead}` in place of `{_short_code(call)}`{shapes}: that is a tensor, by which "
+            "torch.where can choose."
+        )
+    return ""
+
+
 def _index_of_values(finding: Finding) -> str:
     """`y[x.argmax()] = 5`: the place that is written to is read as a number, unless the index has a dimension."""
     written = [

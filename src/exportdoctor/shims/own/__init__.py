@@ -7,6 +7,7 @@ from exportdoctor.shims.own import (
     cache_pytrees,
     check_as_assertion,
     complex_parts,
+    constant_tensors,
     dataclass_pytrees,
     default_generator,
     eager_attention,
@@ -27,6 +28,7 @@ from exportdoctor.shims.own import (
     recurrent_modules,
     sdpa_without_size_check,
     state_as_constants,
+    tensor_comparisons,
     vision_geometry,
 )
 from exportdoctor.shims.rules import (
@@ -64,7 +66,9 @@ OWN = (
     ranges.SHIM,
     recurrent_modules.SHIM,
     packed_sequences.SHIM,
+    constant_tensors.SHIM,
     state_as_constants.SHIM,
+    tensor_comparisons.SHIM,
     module_conversion.SHIM,
     counted_loops.SHIM,
     scanned_loops.SHIM,

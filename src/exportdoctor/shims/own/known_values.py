@@ -40,7 +40,7 @@ _RANDOM = (
     "geometric",
 )
 
-_WRITES = re.compile(r".*[^_]_|__setitem__|__i(add|sub|mul|matmul|(true|floor)?div|mod|pow|and|or|xor|[lr]shift)__")
+_WRITES = re.compile(r".*[^_]_|__set(item)?__|__i(add|sub|mul|matmul|(true|floor)?div|mod|pow|and|or|xor|[lr]shift)__")
 """Names of operators that write into their first argument."""
 
 

@@ -125,7 +125,33 @@ def _graph_slice(
         edges=tuple((index[a], index[b]) for a, b in graph.subgraph(kept).edges),
         targets=tuple(sorted(index[target] for target in targets)),
         left_out=len(ancestors) - len(kept),
+        of_constants=all(map(_is_of_constants, _with_writes(graph, ancestors))),
     )
+
+
+def _with_writes(graph: nx.DiGraph, nodes: set[torch.fx.Node]) -> set[torch.fx.Node]:
+    """The nodes and, with what leads to them, the operators that may have written into what these give: those whose
+    arguments have something in common with them."""
+    writing = [node for node in graph.nodes if _writes(node)]
+    found, before = set(nodes), 0
+    while len(found) > before:
+        before = len(found)
+        for node in writing:
+            if any(not found.isdisjoint({one, *nx.ancestors(graph, one)}) for one in node.all_input_nodes):
+                found |= {node, *nx.ancestors(graph, node)}
+    return found
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable
+
+
+def _is_of_constants(node: torch.fx.Node) -> bool:
+    """Whether a node brings in neither inputs nor state nor random numbers; `torch.tensor` makes an attribute."""
+    if node.op == "get_attr":
+        return str(node.target).startswith("_tensor_constant")
+    return node.op == "call_function" and torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ())
 
 
 def _node(node: torch.fx.Node, label: str, created_at: Mapping[str, Frame | None]) -> SliceNode:
