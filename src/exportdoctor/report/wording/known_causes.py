@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import FailureKind
+from exportdoctor.core.failure.messages import PROPOSES_RELATIONS, suggested_fixes
 from exportdoctor.report.wording import line_advice
 
 _CONSTANT = "fake tensor in the exported program constant's list"
@@ -19,6 +20,7 @@ _OF_CONSTANTS = (
     "The code reads a value of a tensor that forward makes of constants alone. During export tensors have no values, "
     "not even those of constants."
 )
+_MOST_FIXES = 3
 _BIND = "Keep the value as an attribute of the module, or pass a str, an int or a bool from which forward makes it."
 _PLAIN_INPUTS = {
     "numpy.ndarray": "Pass a tensor: torch.from_numpy makes one of the array.",
@@ -109,6 +111,14 @@ def _numbers_of_python(finding: Finding, match: re.Match[str]) -> str:
     if finding.slice is None or not finding.slice.of_constants:
         return ""
     return "Compute it with numbers of Python in place of tensors: it is the same at each call."
+
+
+def _declare_less(finding: Finding, match: re.Match[str]) -> str:
+    fixes = [line.replace(", max=oo", "") for line in suggested_fixes(finding.exception.message)]
+    declared = " and ".join(f"`{line}`" for line in fixes[:_MOST_FIXES])
+    if len(fixes) > _MOST_FIXES or any(line.partition(" = ")[2].isdigit() for line in fixes):
+        return ""
+    return f"Declare the sizes that the code takes, as torch suggests: {declared}. Or make it independent of the size."
 
 
 def _below(finding: Finding, match: re.Match[str]) -> str:
@@ -281,6 +291,7 @@ _CAUSES = (
         ),
     ),
     _Cause(FailureKind.DYNAMIC_DIM_SPECIALISED, r"", _of_the_line(line_advice.size_as_number)),
+    _Cause(FailureKind.DYNAMIC_DIM_SPECIALISED, rf"(?s){PROPOSES_RELATIONS}", _declare_less),
     _Cause(FailureKind.INPUT_MUTATION, _CONSTANT, _of_the_line(line_advice.taken_from_data)),
     _Cause(
         FailureKind.INVALID_DYNAMIC_SHAPES,
