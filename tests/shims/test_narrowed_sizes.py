@@ -14,6 +14,8 @@ from exportdoctor.shims.own.narrowed_sizes import _resize, _sizes_of
 
 
 class Positions(nn.Module):
+    table: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("table", torch.randn(16, 2))
