@@ -393,6 +393,11 @@ class Stepping(nn.Module):
         return x * times.sum() if times[0] < times[-1] else -x
 
 
+class Classing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.one_hot(x).sum(0)
+
+
 class Selecting(nn.Module):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return x * torch.scalar_tensor(torch.equal(x, y), dtype=x.dtype)
@@ -761,6 +766,12 @@ CASES: dict[str, Case] = {
     ),
     "constants-as-numbers": case(
         Stepping, [(torch.randn(5, 2),), (torch.randn(2, 2),), (torch.randn(9, 2),)], "data-dependent", (_FREE,)
+    ),
+    "one-hot-as-comparison": case(
+        Classing,
+        [(torch.tensor([1, 3, 0]),), (torch.tensor([5, 0]),), (torch.tensor([0, 0, 0, 2]),)],
+        "data-dependent",
+        (_FREE,),
     ),
     "equal-as-item": case(
         Selecting,

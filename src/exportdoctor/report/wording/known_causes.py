@@ -118,7 +118,7 @@ def _declare_less(finding: Finding, match: re.Match[str]) -> str:
     declared = " and ".join(f"`{line}`" for line in fixes[:_MOST_FIXES])
     if len(fixes) > _MOST_FIXES or any(line.partition(" = ")[2].isdigit() for line in fixes):
         return ""
-    return f"Declare the sizes that the code takes, as torch suggests: {declared}. Or make it independent of the size."
+    return f"Declare narrower sizes, as torch suggests: {declared}. Or make the code independent of the size."
 
 
 def _below(finding: Finding, match: re.Match[str]) -> str:

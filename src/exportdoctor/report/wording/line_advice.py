@@ -86,6 +86,12 @@ def read_by_call(finding: Finding) -> str:
         if name == "one_hot" and len(call.args) == 1 and not any(one.arg == "num_classes" for one in call.keywords):
             code = _short_code(call)
             return f"Give the number of classes, which it reads from the values else: `num_classes=` in `{code}`."
+        if name == "one_hot" and call.args:
+            x = _plain(f"({ast.unparse(call.args[0])})[..., None]")
+            return (
+                f"Write `{x} == torch.arange(...)` with the number of classes in place of `{_short_code(call)}`, which "
+                "takes none that depends on values."
+            )
         if name == "int" and len(call.args) == 1 and isinstance(call.args[0], ast.Call):
             return (
                 f"Write `{ast.unparse(call.args[0])}.item()` in place of `{ast.unparse(call)}`, if it is a whole "

@@ -2,64 +2,29 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
+from exportdoctor.shims.function_stand_ins import stand_in_for_functions
 from exportdoctor.shims.record import Replacement, Shim
-from exportdoctor.torch_internals.fake_tensors import is_fake
-from exportdoctor.torch_internals.trees import tree_leaves
 
 
-def _equal(one: Any, other: Any) -> Any:
-    return tuple(one.shape) == tuple(other.shape) and (one == other).all().item()
+def _equal(input: Any, other: Any) -> Any:
+    return tuple(input.shape) == tuple(other.shape) and (input == other).all().item()
 
 
-def _allclose(
-    one: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False, **names: Any
-) -> Any:
+def _allclose(input: Any, other: Any, *how: Any, **named: Any) -> Any:
     import torch
 
-    names = {"input": one, "other": other, "rtol": rtol, "atol": atol, "equal_nan": equal_nan, **names}
-    return torch.isclose(**names).all().item()
-
-
-_AS_ITEM: dict[str, Callable[..., Any]] = {"equal": _equal, "allclose": _allclose}
-"""By the name of the function: what gives the same as it, by `item`."""
-
-
-def _mode() -> Any:
-    from torch.overrides import TorchFunctionMode
-
-    class ComparesByItem(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            by_item = _AS_ITEM.get(getattr(func, "__name__", ""))
-            if by_item is None or not any(map(is_fake, tree_leaves((args, kwargs)))):
-                return func(*args, **(kwargs or {}))
-            return by_item(
-                *args, **{"one" if key in ("input", "self") else key: v for key, v in (kwargs or {}).items()}
-            )
-
-    return ComparesByItem()
+    return torch.isclose(input, other, *how, **named).all().item()
 
 
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
-    kind = type(call.module)
-    forward = kind.forward
-
-    @functools.wraps(forward)
-    def comparing_by_item(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self is not call.module:
-            return forward(self, *args, **kwargs)
-        with _mode():
-            return forward(self, *args, **kwargs)
-
-    with patch_attribute(kind, "forward", comparing_by_item):
+    with stand_in_for_functions(call.module, {"equal": _equal, "allclose": _allclose}):
         yield call
 
 

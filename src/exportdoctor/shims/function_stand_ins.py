@@ -1,0 +1,44 @@
+"""Functions of torch for which others stand in while a module's forward is traced."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.torch_internals.fake_tensors import is_fake
+from exportdoctor.torch_internals.trees import tree_leaves
+
+
+@contextmanager
+def stand_in_for_functions(module: Any, others: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+    """Within it, the forward of `module` calls these for functions of torch of that name that are given a traced
+    tensor."""
+    kind = type(module)
+    forward = kind.forward
+
+    @functools.wraps(forward)
+    def with_others(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self is not module:
+            return forward(self, *args, **kwargs)
+        with _mode(others):
+            return forward(self, *args, **kwargs)
+
+    with patch_attribute(kind, "forward", with_others):
+        yield
+
+
+def _mode(others: Mapping[str, Callable[..., Any]]) -> Any:
+    from torch.overrides import TorchFunctionMode
+
+    class StandsIn(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            other = others.get(getattr(func, "__name__", ""))
+            if other is None or not any(map(is_fake, tree_leaves((args, kwargs)))):
+                return func(*args, **kwargs)
+            return other(*args, **kwargs)
+
+    return StandsIn()
