@@ -62,10 +62,40 @@ def splits(self: Any, x: Tensor) -> Any:
     return x.split(torch.full((4,), 2).tolist(), dim=1)
 
 
+def slices_by_a_size(self: Any, x: Tensor) -> Tensor:
+    steps = torch.arange(100.0)
+    if steps[:3].sum() > 1:
+        x = x * 2
+    steps[: x.shape[0]] = 1.0
+    return x + steps[: x.shape[0], None]
+
+
+def makes_some_like_an_input(self: Any, x: Tensor) -> Tensor:
+    return x[:, : int((x.new_tensor([1, 2]) + x.new_zeros(2) + x.new_full((2,), 1)).sum())]
+
+
+def compares_empty_ones(self: Any, x: Tensor) -> Tensor:
+    return x * 2 if torch.equal(torch.zeros(0, 3), torch.ones(0, 3)) else x
+
+
+def reads_what_kernels_round(self: Any, x: Tensor) -> Tensor:
+    return x * nn.functional.gelu(torch.linspace(0, 1, 33)).tolist()[5]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "read",
-    [compares_times, takes_the_kind_of_an_input, writes_constants, compares_wholes, splits],
+    [
+        slices_by_a_size,
+        makes_some_like_an_input,
+        compares_empty_ones,
+        reads_what_kernels_round,
+        compares_times,
+        takes_the_kind_of_an_input,
+        writes_constants,
+        compares_wholes,
+        splits,
+    ],
     ids=lambda read: read.__name__,
 )
 def test_a_program_computes_what_eager_does(read: Any) -> None:
@@ -108,21 +138,55 @@ def reads_state(self: Any, x: Tensor) -> Tensor:
     return x if self.scale * torch.ones(()) > 1 else -x
 
 
+def fills_by_keyword(self: Any, x: Tensor) -> Tensor:
+    table = torch.zeros(3)
+    nn.init.uniform_(tensor=table)
+    return x if table.sum() > 0 else -x
+
+
+def adds_by_an_operator(self: Any, x: Tensor) -> Tensor:
+    table = torch.zeros(3)
+    torch.ops.aten.add_.Tensor(table, x[0, :3])
+    return x if table.sum() > 0 else -x
+
+
+def normalises(self: Any, x: Tensor) -> Tensor:
+    mean, variance = torch.zeros(8), torch.ones(8)
+    nn.functional.batch_norm(x, mean, variance, training=True)
+    return x if mean.sum() > 0 else -x
+
+
+def draws_slopes(self: Any, x: Tensor) -> Tensor:
+    return x if nn.functional.rrelu(-torch.ones(3), training=True).sum() > 1 else -x
+
+
 def takes_unfilled_memory(self: Any, x: Tensor) -> Tensor:
     return x if torch.empty(3).sum() > 1 else -x
 
 
 @pytest.mark.parametrize(
     "read",
-    [writes_an_input, sets_the_data, makes_out_of, draws, drops_out, reads_state, takes_unfilled_memory],
+    [
+        writes_an_input,
+        sets_the_data,
+        makes_out_of,
+        draws,
+        drops_out,
+        reads_state,
+        fills_by_keyword,
+        adds_by_an_operator,
+        normalises,
+        draws_slopes,
+        takes_unfilled_memory,
+    ],
     ids=lambda read: read.__name__,
 )
 def test_what_has_other_sources_is_not_known(read: Any) -> None:
-    with (
-        pytest.raises(NotApplicable, match="no value that follows from constants"),
-        apply_shims([find(SHIM)], _call(Reading(read))),
-    ):
+    call = _call(Reading(read))
+    chance = torch.get_rng_state()
+    with pytest.raises(NotApplicable, match="no value that follows from constants"), apply_shims([find(SHIM)], call):
         pass
+    torch.testing.assert_close(torch.get_rng_state(), chance)
 
 
 def counts_rows(self: Any, x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from exportdoctor.shims import ExportCall, apply_shims, export_program, find
+from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
 
 
 class Comparing(nn.Module):
@@ -55,6 +55,43 @@ def test_a_program_answers_what_torch_answers(number: int) -> None:
             pair = torch.tensor([one] * rows), torch.tensor([other] * rows)
             assert bool(program(*pair)) is bool(module(*pair)), pair
             assert bool(program(pair[0], pair[0])) is bool(module(pair[0], pair[0])), pair[0]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda x, y: x if torch.equal(x, y) is True else -x,
+        lambda x, y: x if type(torch.equal(x, y)) is bool else -x,
+        lambda x, y: x + y,
+    ],
+    ids=["is True", "type", "no comparison"],
+)
+def test_it_is_not_applicable_where_the_answer_must_be_a_bool_of_python(ask: Any) -> None:
+    class Asking(nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return ask(x, y)  # type: ignore[no-any-return]
+
+    call = ExportCall(module=Asking(), args=(torch.randn(2), torch.randn(2)))
+    with pytest.raises(NotApplicable), apply_shims([find("equal-as-item")], call):
+        pass
+
+
+@pytest.mark.slow
+def test_its_text_fixes_it() -> None:
+    module = Comparing(lambda x, y: len(str(torch.equal(x, y))) == 4)
+    call = ExportCall(module=module, args=(torch.ones(2), torch.ones(2)))
+    with apply_shims([find("equal-as-item")], call) as given, pytest.raises(Exception, match="data-dependent"):
+        export_program(given)
+
+
+@pytest.mark.slow
+def test_its_class_is_that_of_a_bool() -> None:
+    module = Comparing(lambda x, y: isinstance(torch.equal(x, y), bool) and torch.equal(x, y))
+    call = ExportCall(module=module, args=(torch.ones(2), torch.zeros(2)))
+    with apply_shims([find("equal-as-item")], call) as given:
+        program = export_program(given).module()
+    assert bool(program(torch.ones(2), torch.ones(2)))
+    assert not bool(program(torch.ones(2), torch.zeros(2)))
 
 
 @pytest.mark.slow

@@ -380,13 +380,6 @@ class Scattering(nn.Module):
         return rows.new_zeros(count, rows.shape[1]).index_add(0, groups, rows)
 
 
-class Limited(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        if x.shape[0] > 16:
-            raise ValueError("too long")
-        return x.cumsum(0)
-
-
 class Stepping(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         times = torch.linspace(0, 1, 4)
@@ -757,12 +750,6 @@ CASES: dict[str, Case] = {
         ],
         "data-dependent",
         (_FREE, _FREE),
-    ),
-    "narrow-sizes": case(
-        Limited,
-        [(torch.randn(5, 2),), (torch.randn(2, 2),), (torch.randn(9, 2),)],
-        "Constraints violated",
-        ({0: Dim("rows")},),
     ),
     "constants-as-numbers": case(
         Stepping, [(torch.randn(5, 2),), (torch.randn(2, 2),), (torch.randn(9, 2),)], "data-dependent", (_FREE,)

@@ -63,7 +63,8 @@ def assert_equal(traced: Any, value: Any, names: Iterable[str]) -> None:
     """The program that is traced asserts that the tensor, which follows from `names`, equals the value."""
     import torch
 
-    message = f"a value that follows from {' and '.join(sorted(names))} is not that at the export"
+    sources = " and ".join(sorted(names)) or "constants"
+    message = f"a value that follows from {sources} is not that at the export"
     torch.ops.aten._assert_async.msg((traced == value).all(), message)
 
 

@@ -22,6 +22,21 @@ def outside_all_modes() -> Iterator[None]:
 
 
 @contextmanager
+def outside_export() -> Iterator[None]:
+    """As `outside_all_modes`, and with the kernels of eager: an export turns those of oneDNN and NNPACK off."""
+    import torch
+
+    backends: Any = torch.backends
+    before = backends.mkldnn.set_flags(True), backends.nnpack.set_flags(True)
+    try:
+        with outside_all_modes():
+            yield
+    finally:
+        backends.mkldnn.set_flags(*before[0])
+        backends.nnpack.set_flags(*before[1])
+
+
+@contextmanager
 def outside_modes_but(note: Callable[[Any, Any, Any, Any], None]) -> Iterator[None]:
     """As `outside_all_modes`, where `note(function, args, kwargs, result)` is told of each call of a torch function."""
     from torch import _C

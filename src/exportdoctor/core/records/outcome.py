@@ -76,7 +76,7 @@ class GraphSlice(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a traced graph that leads to a failure: nodes as traced, edges from value to user, both by index.
 
     `targets` are the nodes whose value the failure is about; `left_out` counts what lies farther from them.
-    `of_constants`: no input, buffer or parameter leads to them, and nothing that is drawn at random.
+    `of_constants`: no tensor among inputs, buffers and parameters leads to them, and nothing that is drawn at random.
     """
 
     nodes: tuple[SliceNode, ...]

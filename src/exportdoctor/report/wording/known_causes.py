@@ -17,8 +17,8 @@ _QUANTIZE_LATER = (
     "quantization of torchao), or leave this layer in float."
 )
 _OF_CONSTANTS = (
-    "The code reads a value of a tensor that forward makes of constants alone. During export tensors have no values, "
-    "not even those of constants."
+    "The code reads a value of a tensor that follows from no tensor among the inputs, buffers and parameters. During "
+    "export tensors have no values, not even those of constants."
 )
 _MOST_FIXES = 3
 _BIND = "Keep the value as an attribute of the module, or pass a str, an int or a bool from which forward makes it."
@@ -110,7 +110,7 @@ def _entry_of_shapes(finding: Finding, match: re.Match[str]) -> str:
 def _numbers_of_python(finding: Finding, match: re.Match[str]) -> str:
     if finding.slice is None or not finding.slice.of_constants:
         return ""
-    return "Compute it with numbers of Python in place of tensors: it is the same at each call."
+    return "Compute it with numbers of Python in place of tensors."
 
 
 def _declare_less(finding: Finding, match: re.Match[str]) -> str:

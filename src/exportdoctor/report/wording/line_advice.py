@@ -104,17 +104,17 @@ def compared_as_tensors(finding: Finding) -> str:
     """`torch.equal(x, y)` and `torch.allclose(x, y)`, as functions or as methods."""
     for call in _calls(finding):
         owner, _, name = ast.unparse(call.func).rpartition(".")
-        if name not in {"equal", "allclose"} or not owner:
+        if name not in {"equal", "allclose"}:
             continue
         named = {one.arg: one.value for one in call.keywords}
-        both = call.args if owner == "torch" else [ast.parse(owner, mode="eval").body, *call.args]
-        both = [*both, *(named[key] for key in ("input", "other") if key in named)]
-        if len(both) < 2:
+        both = [*call.args[:2], *(named[key] for key in ("input", "other") if key in named)]
+        if isinstance(call.func, ast.Attribute) and len(both) == 1:  # a method of a tensor
+            both = [call.func.value, *both]
+        if len(both) != 2:
             continue
-        one, other = map(ast.unparse, both[:2])
         arguments = ", ".join(map(ast.unparse, (*call.args, *call.keywords)))
-        close = f"{'torch' if owner == 'torch' else owner}.isclose({arguments})"
-        instead = f"({one} == {other})" if name == "equal" else close
+        instead = ast.unparse(ast.Compare(both[0], [ast.Eq()], [both[1]]))
+        instead = f"({instead})" if name == "equal" else f"{owner or 'torch'}.isclose({arguments})"
         shapes = ", where both have one shape" if name == "equal" else ""
         instead = _plain(f"{instead}.all()")
         return (

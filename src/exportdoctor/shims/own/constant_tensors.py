@@ -7,14 +7,14 @@ from contextlib import contextmanager
 
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
-from exportdoctor.shims.own.state_as_constants import KnownState
+from exportdoctor.shims.known_tensors import KnownTensors
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.state_run import following_state
 
 
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
-    with following_state(call, lambda state, real: KnownState({}, {})) as (changed, runs):
+    with following_state(call, lambda state, real: KnownTensors({}, {})) as (changed, runs):
         if not any(known.reads for known in runs):
             raise NotApplicable("Python reads no value that follows from constants alone")
         yield changed
@@ -26,9 +26,9 @@ SHIM = Shim(
     soundness="exact",
     enter=_enter,
     does=(
-        "`torch.linspace(0, 1, 5)` and what is computed from it alone is the same at each call, but a traced tensor "
-        "has no values. Python gets the values of what follows from no input and no state, and the program asserts "
-        "that its own are the same."
+        "`torch.linspace(0, 1, 5)` and what is computed from it alone hang on no tensor among the inputs, buffers and "
+        "parameters, but a traced tensor has no values. Python gets their values, and the program asserts that its own "
+        "are the same."
     ),
     cures=(Cure(kinds=("data_dependent_value", "data_dependent_guard"), of_constants=True),),
     needs={"torch": ">=2.8"},

@@ -51,6 +51,8 @@ def _with_text(plain: Callable[[Any], str], kind: type[Any]) -> Callable[[Any], 
 def is_in_message(frame: FrameType) -> bool:
     """Whether nothing but a message can be made of what is computed there: the statement raises, asserts, or calls a
     function and does not use its result."""
+    if frame.f_code.co_name == "<lambda>":
+        return False  # the statement around it makes it, and does not run it
     found = statement_at(frame)
     return isinstance(found, ast.Raise | ast.Assert) or (
         isinstance(found, ast.Expr) and isinstance(found.value, ast.Call)

@@ -150,7 +150,7 @@ def _writes(node: torch.fx.Node) -> bool:
 def _is_of_constants(node: torch.fx.Node) -> bool:
     """Whether a node brings in neither inputs nor state nor random numbers; `torch.tensor` makes an attribute."""
     if node.op == "get_attr":
-        return str(node.target).startswith("_tensor_constant")
+        return any("lift_fresh" in str(user.target) for user in node.users)
     return node.op == "call_function" and torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ())
 
 
