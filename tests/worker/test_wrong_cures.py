@@ -275,6 +275,12 @@ WRONG: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...], 
         None,
     ),
     "a floating output is missing": (lambda s, x: (x, x + 1), lambda s, x: (x,), (X,), None),
+    "two inputs are never equal": (
+        lambda s, x, y: x if torch.equal(x, y) else -x,
+        lambda s, x, y: -x,
+        (X, X + 1),
+        None,
+    ),
     "another dtype": (lambda s, x: x, lambda s, x: x.double(), (X,), None),
     "nan in another place": (
         lambda s, x: x.sqrt(),

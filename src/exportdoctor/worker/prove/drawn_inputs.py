@@ -90,7 +90,8 @@ class SetDrawer:
         recipes = itertools.islice(itertools.cycle(self._recipes.every()), MOST_SETS * _TRIES_PER_SET)
         compared = self._trace.constants if self._trace else set()
         places = self._recipes.places_of_constants(self._constants, compared)
-        searches: list[Recipe] = [("branches", partial(self._recipes.with_constant, *place)) for place in places]
+        searches: list[Recipe] = [("values", self._recipes.with_one_for_two)]
+        searches += [("branches", partial(self._recipes.with_constant, *place)) for place in places]
         for kind, make in itertools.chain(searches, recipes):
             if found == MOST_SETS or time.process_time() > end:
                 return

@@ -82,6 +82,20 @@ class InputRecipes:
         changed: Inputs = map_tensors(base, change)
         return changed
 
+    def with_one_for_two(self) -> Inputs | None:
+        """The first two inputs of fractions that have one shape and dtype with the same values; None if there are no
+        two."""
+        floats = {path: leaf for path, leaf in self.leaves.items() if leaf.is_floating_point() and leaf.numel()}
+        for (_, one), (path, other) in itertools.combinations(floats.items(), 2):
+            if one.shape == other.shape and one.dtype == other.dtype:
+
+                def change(found: str, leaf: torch.Tensor, path: str = path, one: torch.Tensor = one) -> torch.Tensor:
+                    return write(leaf, lambda _: one) if found == path else leaf
+
+                changed: Inputs = map_tensors(copy_inputs(self.known[0]), change)
+                return changed
+        return None
+
     def _with_rows(self) -> Inputs | None:
         """Rows in another order, or one row repeated, in one of the dimensions."""
         repeat, dim = self.chance.random() < 0.5, self.chance.randrange(3)
