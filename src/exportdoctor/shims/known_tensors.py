@@ -7,10 +7,10 @@ program asserts that the traced one equals it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from exportdoctor.shims.own.known_values import draws_at_random, writes_to_first
 from exportdoctor.shims.state_run import LARGEST, assert_equal, memory_of, tensors_in
 from exportdoctor.torch_internals.fake_tensors import is_fake
 from exportdoctor.torch_internals.tracing_modes import outside_all_modes, outside_export
@@ -34,6 +34,12 @@ _WRITES_STATISTICS = frozenset({"batch_norm", "instance_norm", "native_batch_nor
 _PLAIN = (int, float, complex, str, type(None))
 _LONGEST_LIST = 20_000
 """Elements of a tensor that is read as a list."""
+_RANDOM = (
+    "rand", "dropout", "bernoulli", "multinomial", "normal", "poisson", "exponential", "uniform", "cauchy", "geometric",
+)  # fmt: skip
+"""What the names of functions that draw random numbers have in them."""
+_WRITES = re.compile(r".*[^_]_|__set(item)?__|__i(add|sub|mul|matmul|(true|floor)?div|mod|pow|and|or|xor|[lr]shift)__")
+"""Names of operators that write into their first argument."""
 
 
 class KnownTensors:
@@ -58,7 +64,7 @@ class KnownTensors:
             value = self._read(func, args, kwargs)
             if value is not None:
                 return value
-        tensors = tensors_in(list(_leaves((args, kwargs))))
+        tensors = tensors_in(_leaves((args, kwargs)))
         before = [_version_of(tensor) for tensor in tensors]
         made = func(*args, **kwargs)
         written = [one for one, version in zip(tensors, before, strict=True) if _version_of(one) != version]
@@ -100,9 +106,9 @@ class KnownTensors:
         if name in _FACTORY_METHODS and args and not self._knows(args[0]):
             with outside_all_modes():
                 args = (torch.empty(0, dtype=args[0].dtype, device=args[0].device), *args[1:])
-            of_factory, leaves = True, list(_leaves((args[1:], kwargs)))
+            of_factory, leaves = True, _leaves((args[1:], kwargs))
         else:
-            leaves = list(_leaves((args, kwargs)))
+            leaves = _leaves((args, kwargs))
         tensors = tensors_in(leaves)
         if not all(map(self._knows, tensors)) or not _gives_same(func, leaves):
             return
@@ -117,7 +123,7 @@ class KnownTensors:
 
     def _write(self, func: Any, args: Any, kwargs: Any) -> bool:
         """Whether it writes constants into what follows from constants alone, as is then done for real."""
-        leaves = list(_leaves((args, kwargs)))
+        leaves = _leaves((args, kwargs))
         tensors, name = tensors_in(leaves), getattr(func, "__name__", "")
         known = [self._real.get(id(tensor)) for tensor in tensors]  # what is written has another version now
         if not known or not all(one is not None and not one.names for one in known):
@@ -192,13 +198,12 @@ def _version_of(tensor: Any) -> int:
         return -1 if tensor.is_inference() else int(tensor._version)
 
 
-def _leaves(values: Any) -> Iterator[Any]:
+def _leaves(values: Any) -> list[Any]:
     """The leaves, with what slices are made of."""
+    found: list[Any] = []
     for leaf in tree_leaves(values):
-        if isinstance(leaf, slice):
-            yield from (leaf.start, leaf.stop, leaf.step)
-        else:
-            yield leaf
+        found += (leaf.start, leaf.stop, leaf.step) if isinstance(leaf, slice) else (leaf,)
+    return found
 
 
 def _gives_same(func: Any, leaves: list[Any]) -> bool:
@@ -235,3 +240,14 @@ def _assert_equal(traced: Any, real: Any, names: frozenset[str]) -> None:
         with outside_all_modes():
             values, dtype, shape = real.tolist(), real.dtype, real.shape
         assert_equal(traced, torch.tensor(values, dtype=dtype, device=traced.device).reshape(shape), names)
+
+
+def draws_at_random(func: Any) -> bool:
+    """Whether an operator gives other values each time."""
+    name = getattr(func, "__name__", "")
+    return any(word in name for word in _RANDOM)
+
+
+def writes_to_first(func: Any) -> bool:
+    """Whether an operator writes into its first argument."""
+    return _WRITES.fullmatch(getattr(func, "__name__", "")) is not None

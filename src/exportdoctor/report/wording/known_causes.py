@@ -20,6 +20,10 @@ _OF_CONSTANTS = (
     "The code reads a value of a tensor that follows from no tensor among the inputs, buffers and parameters. During "
     "export tensors have no values, not even those of constants."
 )
+_COMPARISONS = {
+    "equal": "Compare them by `(x == y).all()`: that is a tensor, by which torch.where can choose.",
+    "allclose": "Compare them by `torch.isclose(x, y).all()`: that is a tensor, by which torch.where can choose.",
+}
 _MOST_FIXES = 3
 _BIND = "Keep the value as an attribute of the module, or pass a str, an int or a bool from which forward makes it."
 _PLAIN_INPUTS = {
@@ -183,7 +187,7 @@ _CAUSES = (
     _Cause(
         FailureKind.DATA_DEPENDENT_VALUE,
         r"^aten\.(equal|allclose)\.\w+$",
-        _of_the_line(line_advice.compared_as_tensors),
+        lambda finding, match: line_advice.compared_as_tensors(finding) or _COMPARISONS[match[1]],
         lambda _, match: (
             f"torch.{match[1]} gives a bool of Python, which depends on values: tensors have none during export."
         ),

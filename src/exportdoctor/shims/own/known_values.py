@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,6 +16,7 @@ from typing import Any
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall, Named, named_inputs, shapes_by_name
+from exportdoctor.shims.known_tensors import draws_at_random, writes_to_first
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.torch_internals.fake_tensors import is_fake
 from exportdoctor.torch_internals.tracing_modes import outside_all_modes
@@ -27,21 +27,6 @@ _ROW = (2, 3, 4)
 """What may be a constant: a number, a list of at most so many, or rows as a grid has them. A short text is neither."""
 
 _FACTORIES = ("arange", "tensor", "zeros", "ones", "full")
-_RANDOM = (
-    "rand",
-    "dropout",
-    "bernoulli",
-    "multinomial",
-    "normal",
-    "poisson",
-    "exponential",
-    "uniform",
-    "cauchy",
-    "geometric",
-)
-
-_WRITES = re.compile(r".*[^_]_|__set(item)?__|__i(add|sub|mul|matmul|(true|floor)?div|mod|pow|and|or|xor|[lr]shift)__")
-"""Names of operators that write into their first argument."""
 
 
 class KnownValues:
@@ -99,17 +84,6 @@ def propagate_constants(values: KnownValues) -> Any:
             return values.call(func, args, kwargs or {})
 
     return ConstantPropagationMode()
-
-
-def draws_at_random(func: Any) -> bool:
-    """Whether an operator gives other values each time."""
-    name = getattr(func, "__name__", "")
-    return any(word in name for word in _RANDOM)
-
-
-def writes_to_first(func: Any) -> bool:
-    """Whether an operator writes into its first argument."""
-    return _WRITES.fullmatch(getattr(func, "__name__", "")) is not None
 
 
 def _with_constants(forward: Callable[..., Any], root: Any, constants: dict[str, Any]) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
-from exportdoctor.shims.own.known_values import draws_at_random
+from exportdoctor.shims.known_tensors import draws_at_random
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim, Unfit
 from exportdoctor.torch_internals.example_values import (
     EXAMPLE_VALUES,

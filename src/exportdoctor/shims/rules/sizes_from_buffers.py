@@ -15,7 +15,7 @@ from typing import Any
 
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
-from exportdoctor.shims.own.known_values import writes_to_first
+from exportdoctor.shims.known_tensors import writes_to_first
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.ratios import Ratio, compute, truncate
 from exportdoctor.shims.rules.tensor_sizes import replace_sizes
