@@ -6,6 +6,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
+from torch.export import Dim
 
 from exportdoctor.shims import ExportCall, apply_shims, export_program, find
 
@@ -34,3 +35,18 @@ def test_what_a_traced_forward_leaves_is_taken_off_the_module() -> None:
     assert "table" not in vars(module)
     assert not module.sizes
     torch.testing.assert_close(program(x), module(x))
+
+
+class Limited(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.shape[1] <= 16
+        return x * 2
+
+
+def test_a_suggested_bound_is_taken_beside_dimensions_without_a_name() -> None:
+    shapes = ({0: Dim.AUTO, 1: Dim("length"), 2: Dim.DYNAMIC},)
+    call = ExportCall(module=Limited(), args=(torch.randn(2, 6, 3),), dynamic_shapes=shapes)
+    with apply_shims([find("suggested-relations")], call) as given:
+        program = export_program(given)
+    assert sorted(int(one.upper) for one in program.range_constraints.values() if one.upper == 16) == [16]
+    assert program.module()(torch.ones(5, 16, 4)).shape == (5, 16, 4)

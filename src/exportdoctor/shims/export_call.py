@@ -131,6 +131,18 @@ def shapes_by_name(call: ExportCall) -> dict[str, Any] | None:
     return flat
 
 
+def map_dims(shapes: Any, change: Callable[[Any], Any]) -> Any:
+    """Dynamic shapes with `change` applied to every dimension that is a `Dim` or a hint."""
+    match shapes:
+        case dict():
+            return {key: map_dims(value, change) for key, value in shapes.items()}
+        case list() | tuple():
+            return type(shapes)(map_dims(value, change) for value in shapes)
+        case None | int():
+            return shapes
+    return change(shapes)
+
+
 def _without_dropped(before: Named, after: dict[str, Any]) -> dict[str, Any]:
     """Without the inputs that had a value and were given up."""
     return {name: value for name, value in after.items() if value is not None or before.get(name) is None}

@@ -12,7 +12,7 @@ from typing import Any
 from exportdoctor.core.exception_text import text_of
 from exportdoctor.core.failure.messages import suggested_fixes
 from exportdoctor.core.patch_attribute import patch_attribute
-from exportdoctor.shims.export_call import ExportCall, shapes_by_name
+from exportdoctor.shims.export_call import ExportCall, map_dims, shapes_by_name
 from exportdoctor.targets.held_state import restore_held_state
 from exportdoctor.torch_internals.trees import tree_leaves
 
@@ -134,6 +134,7 @@ def _relate_made_inputs(call: ExportCall, message: str) -> ExportCall | None:
 
 def _refine_shapes(call: ExportCall, message: str) -> ExportCall | None:
     """The call with the dynamic shapes that torch suggests, or `None` where it suggests none that may be taken."""
+    from torch.export import Dim
     from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes
 
     if call.options.suggested_fixes == "none":
@@ -144,8 +145,20 @@ def _refine_shapes(call: ExportCall, message: str) -> ExportCall | None:
     given = call.dynamic_shapes
     if not lines or not isinstance(given, dict | tuple | list):
         return None
+    hints: dict[str, Any] = {}
+
+    def with_name(dim: Any) -> Any:
+        """A stand-in for a hint, such as Dim.AUTO, which torch does not refine."""
+        if hasattr(dim, "__name__"):
+            return dim
+        stand_in = Dim(f"_exportdoctor_hint_{len(hints)}")
+        hints[stand_in.__name__] = dim
+        return stand_in
+
     try:
-        shapes: Any = refine_dynamic_shapes_from_suggested_fixes("\n".join(["Suggested fixes:", *lines]), given)
+        named = map_dims(given, with_name)
+        refined = refine_dynamic_shapes_from_suggested_fixes("\n".join(["Suggested fixes:", *lines]), named)
     except Exception:
-        return None  # a proposal that torch itself cannot read, such as one about Dim.DYNAMIC, which has no name
+        return None  # a proposal that torch itself cannot read, such as one about a hint
+    shapes: Any = map_dims(refined, lambda dim: hints.get(dim.__name__, dim))
     return None if shapes == given else replace(call, dynamic_shapes=shapes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,7 @@ from exportdoctor.core.versions import is_in_range
 from exportdoctor.shims.caught_exceptions import find_catcher
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.eager_run import changed_number, run_copy
-from exportdoctor.shims.export_call import ExportCall, shapes_by_name
+from exportdoctor.shims.export_call import ExportCall, map_dims, shapes_by_name
 from exportdoctor.shims.record import Enter, NotApplicable, Replacement, Shim
 from exportdoctor.torch_internals.tracing_modes import symbolic_shape_settings
 
@@ -171,18 +171,6 @@ def _automatic(call: ExportCall) -> Iterator[ExportCall]:
     from torch.export import Dim
 
     yield replace(call, dynamic_shapes=map_dims(shapes_by_name(call), lambda _: Dim.AUTO))
-
-
-def map_dims(shapes: Any, change: Callable[[Any], Any]) -> Any:
-    """Dynamic shapes with `change` applied to every dimension that is a `Dim` or a hint."""
-    match shapes:
-        case dict():
-            return {key: map_dims(value, change) for key, value in shapes.items()}
-        case list() | tuple():
-            return type(shapes)(map_dims(value, change) for value in shapes)
-        case None | int():
-            return shapes
-    return change(shapes)
 
 
 NON_STRICT = _mode(
