@@ -284,7 +284,7 @@ CONSTANTS = _mode(
     does=("Like `suggested-relations`, but a dimension that must be constant according to torch becomes constant."),
     precondition="sizes that became constant equal the example's",
     cures=(Cure(message=r"Suggested fixes:.* = \d+"),),
-    rank=20,
+    rank=40,
     conflicts=("suggested-relations",),
     replaces=(Replacement(target="the dynamic shapes", before='{"x": {0: Dim("n")}}\n', after='{"x": {0: 4}}\n'),),
 )
@@ -297,7 +297,7 @@ AUTOMATIC = _mode(
     does=("Every dynamic dimension becomes `Dim.AUTO`, so that tracing can make it constant or relate it to others."),
     precondition="sizes that became constant equal the example's",
     cures=(Cure(kinds=("dynamic_dim_specialised", "dims_related")),),
-    rank=40,
+    rank=20,
     conflicts=("static-dim",),
     replaces=(
         Replacement(target="the dynamic shapes", before='{"x": {0: Dim.DYNAMIC}}\n', after='{"x": {0: Dim.AUTO}}\n'),
