@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
+from exportdoctor.shims.known_tensors import torch_name
 from exportdoctor.worker.describe.trace_slice import slice_trace
 
 SHIM = "constants-as-numbers"
@@ -82,10 +83,23 @@ def reads_what_kernels_round(self: Any, x: Tensor) -> Tensor:
     return x * nn.functional.gelu(torch.linspace(0, 1, 33)).tolist()[5]
 
 
+def beside_a_cond(self: Any, x: Tensor) -> Tensor:
+    y = torch.cond(x.sum() > 2, lambda one: one * 3, lambda one: one * 2, (x,))
+    return y * torch.full((), 2.0).item()
+
+
+def makes_a_sparse_one(self: Any, x: Tensor) -> Tensor:
+    scale = torch.full((), 2.0).item()
+    torch.eye(3).to_sparse()
+    return x * torch.zeros(8).copy_(x[0]) * scale
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "read",
     [
+        beside_a_cond,
+        makes_a_sparse_one,
         slices_by_a_size,
         makes_some_like_an_input,
         compares_empty_ones,
@@ -160,6 +174,27 @@ def draws_slopes(self: Any, x: Tensor) -> Tensor:
     return x if nn.functional.rrelu(-torch.ones(3), training=True).sum() > 1 else -x
 
 
+def normalises_by_an_operator(self: Any, x: Tensor) -> Tensor:
+    mean, variance = torch.zeros(8), torch.ones(8)
+    torch.ops.aten.batch_norm.default(x, None, None, mean, variance, True, 0.1, 1e-5, True)
+    return x if mean.sum() > 0 else -x
+
+
+def writes_unseen(self: Any, x: Tensor) -> Tensor:
+    table = torch.zeros(3)
+    with torch._C.DisableTorchFunction():
+        table.copy_(x[0, :3])
+    table.add_(1)
+    return x if table.sum() > 0 else -x
+
+
+def writes_in_inference_mode(self: Any, x: Tensor) -> Tensor:
+    with torch.inference_mode():
+        table = torch.zeros(3)
+        nn.functional.hardtanh(table, 0, float(x[0, 0]), inplace=True)
+        return x if table.sum() > 0 else -x
+
+
 def takes_unfilled_memory(self: Any, x: Tensor) -> Tensor:
     return x if torch.empty(3).sum() > 1 else -x
 
@@ -177,6 +212,9 @@ def takes_unfilled_memory(self: Any, x: Tensor) -> Tensor:
         adds_by_an_operator,
         normalises,
         draws_slopes,
+        normalises_by_an_operator,
+        writes_unseen,
+        writes_in_inference_mode,
         takes_unfilled_memory,
     ],
     ids=lambda read: read.__name__,
@@ -228,3 +266,21 @@ def test_the_slice_of_a_failure_says_whether_an_input_leads_to_it(read: Any, of_
 
 def _call(module: nn.Module) -> ExportCall:
     return ExportCall(module=module.eval(), args=(torch.randn(3, 8),), dynamic_shapes=({0: Dim.DYNAMIC},))
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (torch.add, "add"),
+        (torch.Tensor.add_, "add_"),
+        (nn.functional.gelu, "gelu"),
+        (nn.functional.batch_norm, "batch_norm"),
+        (nn.init.constant_, "constant_"),
+        (torch.ops.aten.add_.Tensor, "add_"),
+        (torch.ops.aten.equal, "equal"),
+        (torch.ops.prims.sin.default, ""),
+        (writes_unseen, ""),
+    ],
+)
+def test_only_functions_of_torch_are_known_by_their_names(function: Any, name: str) -> None:
+    assert torch_name(function) == name

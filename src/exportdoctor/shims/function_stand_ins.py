@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.shims.known_tensors import torch_name
 from exportdoctor.torch_internals.fake_tensors import is_fake
 from exportdoctor.torch_internals.trees import tree_leaves
 
@@ -31,14 +32,17 @@ def stand_in_for_functions(module: Any, others: Mapping[str, Callable[..., Any]]
 
 
 def _mode(others: Mapping[str, Callable[..., Any]]) -> Any:
+    import torch
     from torch.overrides import TorchFunctionMode
 
     class StandsIn(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
-            other = others.get(getattr(func, "__name__", ""))
+            if torch.compiler.is_dynamo_compiling():  # a function that torch.cond, say, is given
+                return func(*args, **kwargs)
+            other = others.get(torch_name(func))
             if other is None or not any(map(is_fake, tree_leaves((args, kwargs)))):
                 return func(*args, **kwargs)
-            return other(*args, **kwargs)
+            return other(*args, **{"input" if name == "self" else name: value for name, value in kwargs.items()})
 
     return StandsIn()

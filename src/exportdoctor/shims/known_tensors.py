@@ -29,8 +29,11 @@ _FACTORIES = frozenset({
 _LIKE_ANOTHER = frozenset({"to", "type_as"})
 _FACTORY_METHODS = frozenset({"new_tensor", "new_zeros", "new_ones", "new_full"})
 """Methods that take a dtype and a device, but no values, from a tensor."""
-_WRITES_STATISTICS = frozenset({"batch_norm", "instance_norm", "native_batch_norm"})
+_WRITES_STATISTICS = re.compile("batch_norm|instance_norm")
 """They may write into other arguments than the first, and torch does not count that."""
+_UNLIKE = re.compile("empty|interpolate|upsample")
+"""What memory holds that is not filled; and what an export computes with other kernels than eager."""
+_MOST_VALUES = 2**24
 _PLAIN = (int, float, complex, str, type(None))
 _LONGEST_LIST = 20_000
 """Elements of a tensor that is read as a list."""
@@ -50,6 +53,7 @@ class KnownTensors:
 
     def __init__(self, state: Mapping[str, Any], real: Mapping[str, Any]) -> None:
         self._real: dict[int, _Known] = {}
+        self._size = 0
         for name, tensor in state.items():
             self._learn(tensor, real[name], frozenset([name]))
         self.read: set[str] = set()
@@ -59,22 +63,23 @@ class KnownTensors:
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The result of `func`; where it reads a known value, that value."""
-        name = getattr(func, "__name__", "")
+        name = torch_name(func)
         if (name in _READS and len(args) == 1) or name in _COMPARES:
             value = self._read(func, args, kwargs)
             if value is not None:
                 return value
         tensors = tensors_in(_leaves((args, kwargs)))
         before = [_version_of(tensor) for tensor in tensors]
+        known = bool(tensors) and all(map(self._knows, tensors))
         made = func(*args, **kwargs)
         written = [one for one, version in zip(tensors, before, strict=True) if _version_of(one) != version]
         if writes_to_first(func) or "out" in kwargs:
             written += tensors_in((args[:1], kwargs.get("out")))
-        if name in _WRITES_STATISTICS:
+        if _WRITES_STATISTICS.search(name):
             written += tensors
         if not written:
             self._note(func, args, kwargs, made)
-        elif not self._write(func, args, kwargs):
+        elif not known or not self._write(func, args, kwargs, dict(zip(map(_memory, tensors), before, strict=True))):
             self._forget(written)
         return made
 
@@ -99,7 +104,7 @@ class KnownTensors:
         results = tensors_in(made)
         if not results:
             return
-        name = getattr(func, "__name__", "")
+        name = torch_name(func)
         if name in _LIKE_ANOTHER and len(args) > 1 and isinstance(args[1], torch.Tensor):
             func, args = torch.Tensor.to, (args[0], args[1].device, args[1].dtype, *args[2:])
         of_factory = name in _FACTORIES
@@ -121,25 +126,29 @@ class KnownTensors:
                 if value.numel() <= LARGEST:
                     self._learn(one, value, names)
 
-    def _write(self, func: Any, args: Any, kwargs: Any) -> bool:
-        """Whether it writes constants into what follows from constants alone, as is then done for real."""
-        leaves = _leaves((args, kwargs))
-        tensors, name = tensors_in(leaves), getattr(func, "__name__", "")
-        known = [self._real.get(id(tensor)) for tensor in tensors]  # what is written has another version now
-        if not known or not all(one is not None and not one.names for one in known):
+    def _write(self, func: Any, args: Any, kwargs: Any, before: Mapping[int | None, int | None]) -> bool:
+        """Whether it writes constants into what follows from constants alone, as is then done for real. `before` are
+        the versions that what was known had, by its memory."""
+        leaves, name = _leaves((args, kwargs)), torch_name(func)
+        if any(self._real[id(tensor)].names for tensor in tensors_in(leaves)):
             return False
-        if name == "__set__" or name in _WRITES_STATISTICS or not _gives_same(func, leaves):
+        if name == "__set__" or _WRITES_STATISTICS.search(name) or not _gives_same(func, leaves):
             return False
         if _compute(func, *self._as_real(args, kwargs)) is _UNKNOWN:
             return False
-        memory = set(map(memory_of, tensors))
-        for one in self._real.values():
-            if memory_of(one.tensor) in memory:
+        for one in list(self._real.values()):
+            if before.get(_memory(one.tensor)) == one.version:
                 self._learn(one.tensor, one.real, one.names)
         return True
 
     def _learn(self, tensor: Any, real: Any, names: frozenset[str]) -> None:
-        self._real[id(tensor)] = _Known(tensor, real, names, _version_of(tensor))
+        """Nothing is learnt of a tensor whose memory or versions cannot be told, and nothing beyond so many values."""
+        version = _version_of(tensor)
+        if version is None or _memory(tensor) is None:
+            return
+        self._size += 0 if id(tensor) in self._real else real.numel()
+        if self._size <= _MOST_VALUES:
+            self._real[id(tensor)] = _Known(tensor, real, names, version)
 
     def _knows(self, tensor: Any) -> bool:
         """Whether its values are known, and nothing has been written into its memory since, also unseen."""
@@ -156,8 +165,10 @@ class KnownTensors:
 
     def _forget(self, written: list[Any]) -> None:
         """What shares memory with a tensor that is written to is not known any more."""
-        memory = {memory_of(one) for one in written}
-        self._real = {key: known for key, known in self._real.items() if memory_of(known.tensor) not in memory}
+        memory = set(map(_memory, written))
+        if None in memory:
+            self._real = {}
+        self._real = {key: known for key, known in self._real.items() if _memory(known.tensor) not in memory}
 
 
 class _Known(NamedTuple):
@@ -192,10 +203,18 @@ def _compute(func: Any, args: Any, kwargs: Any) -> Any:
     return made
 
 
-def _version_of(tensor: Any) -> int:
+def _version_of(tensor: Any) -> int | None:
     """How often it was written to; a tensor that is made in inference mode does not count that."""
     with outside_all_modes():
-        return -1 if tensor.is_inference() else int(tensor._version)
+        return None if tensor.is_inference() else int(tensor._version)
+
+
+def _memory(tensor: Any) -> int | None:
+    """What tells its memory from that of others; a sparse tensor, say, has none that could be told."""
+    try:
+        return memory_of(tensor)
+    except (RuntimeError, NotImplementedError):
+        return None
 
 
 def _leaves(values: Any) -> list[Any]:
@@ -211,8 +230,20 @@ def _gives_same(func: Any, leaves: list[Any]) -> bool:
     import torch
 
     symbols = (torch.SymInt, torch.SymFloat, torch.SymBool)
-    unfilled = "empty" in getattr(func, "__name__", "")
-    return not (unfilled or draws_at_random(func) or any(isinstance(leaf, symbols) for leaf in leaves))
+    name = torch_name(func)
+    unlike = not name or _UNLIKE.search(name) is not None
+    return not (unlike or draws_at_random(func) or any(isinstance(leaf, symbols) for leaf in leaves))
+
+
+def torch_name(func: Any) -> str:
+    """The name of a function or an operator of torch, without its overload; empty for one of somebody else."""
+    import torch
+
+    if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        space, _, name = str(func).partition(".")
+        return name.partition(".")[0] if space == "aten" else ""
+    module = getattr(func, "__module__", None)
+    return getattr(func, "__name__", "") if module is None or module.partition(".")[0] == "torch" else ""
 
 
 def _is_plain(leaf: Any) -> bool:

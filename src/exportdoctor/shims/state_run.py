@@ -82,10 +82,13 @@ def memory_of(tensor: Any) -> int:
 
 
 def _mode_of(known: FollowedState) -> Any:
+    import torch
     from torch.overrides import TorchFunctionMode
 
     class FollowsState(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if torch.compiler.is_dynamo_compiling():  # a function that torch.cond, say, is given
+                return func(*args, **(kwargs or {}))
             return known.call(func, args, kwargs or {})
 
     return FollowsState()

@@ -22,7 +22,7 @@ def _one_hot(input: Any, num_classes: Any = -1) -> Any:
         classes = input.max().item() + 1
     fits = ((input >= 0) & (input < classes)).all()
     torch.ops.aten._assert_async.msg(fits, "a class that is not in one_hot's range")
-    return (input.unsqueeze(-1) == torch.arange(classes, device=input.device)).to(torch.int64)
+    return (input.unsqueeze(-1) == torch.arange(classes, device=input.device)).to(torch.int64).contiguous()
 
 
 @contextmanager
@@ -41,6 +41,7 @@ SHIM = Shim(
         "take a number of classes that is read from a tensor. Here each value is compared with the numbers of the "
         "classes. The program asserts that they are in range, as `one_hot` does."
     ),
+    precondition="a number of classes that is read from a tensor is not negative",
     cures=(Cure(kinds=("data_dependent_value",), where=r"\bone_hot\("),),
     needs={"torch": ">=2.8"},
     link="https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.one_hot.html",

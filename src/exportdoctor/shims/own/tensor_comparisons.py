@@ -83,7 +83,10 @@ SHIM = Shim(
         "not have. Here they give what `item` gives, a symbol. A condition on it is the next failure, which other "
         "shims cure. Not applicable where code around it asks whether something `is True`."
     ),
-    precondition="whether compared tensors have the same shape is as in the example; the program refuses others",
+    precondition=(
+        "whether compared tensors have the same shape is as in the example (the program refuses others), and no code "
+        "asks whether the answer is the object True"
+    ),
     cures=(Cure(kinds=("data_dependent_value",), message=r"aten\.(equal|allclose)\b"),),
     needs={"torch": ">=2.8"},
     link="https://docs.pytorch.org/docs/stable/export.html#data-and-shape-dependent-control-flow",

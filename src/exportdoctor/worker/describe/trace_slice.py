@@ -144,13 +144,15 @@ def _with_writes(graph: nx.DiGraph, nodes: set[torch.fx.Node]) -> set[torch.fx.N
 
 def _writes(node: torch.fx.Node) -> bool:
     schema = getattr(node.target, "_schema", None)
-    return schema is not None and schema.is_mutable
+    return schema is not None and (schema.is_mutable or "batch_norm" in schema.name)  # whose statistics are not marked
 
 
 def _is_of_constants(node: torch.fx.Node) -> bool:
     """Whether a node brings in neither inputs nor state nor random numbers; `torch.tensor` makes an attribute."""
     if node.op == "get_attr":
         return any("lift_fresh" in str(user.target) for user in node.users)
+    if "empty" in str(node.target):
+        return False
     return node.op == "call_function" and torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ())
 
 
