@@ -34,6 +34,7 @@ _WRITES_STATISTICS = re.compile("batch_norm|instance_norm")
 _UNLIKE = re.compile("empty|interpolate|upsample")
 """What memory holds that is not filled; and what an export computes with other kernels than eager."""
 _MOST_VALUES = 2**24
+"""Elements of all tensors together that are computed for real in one run."""
 _PLAIN = (int, float, complex, str, type(None))
 _LONGEST_LIST = 20_000
 """Elements of a tensor that is read as a list."""
@@ -53,7 +54,7 @@ class KnownTensors:
 
     def __init__(self, state: Mapping[str, Any], real: Mapping[str, Any]) -> None:
         self._real: dict[int, _Known] = {}
-        self._size = 0
+        self._computed = 0
         for name, tensor in state.items():
             self._learn(tensor, real[name], frozenset([name]))
         self.read: set[str] = set()
@@ -123,7 +124,8 @@ class KnownTensors:
         names = frozenset().union(*(self._real[id(tensor)].names for tensor in tensors))
         if len(real) == len(results):
             for one, value in zip(results, real, strict=True):
-                if value.numel() <= LARGEST:
+                self._computed += value.numel()
+                if value.numel() <= LARGEST and self._computed <= _MOST_VALUES:
                     self._learn(one, value, names)
 
     def _write(self, func: Any, args: Any, kwargs: Any, before: Mapping[int | None, int | None]) -> bool:
@@ -137,18 +139,15 @@ class KnownTensors:
         if _compute(func, *self._as_real(args, kwargs)) is _UNKNOWN:
             return False
         for one in list(self._real.values()):
-            if before.get(_memory(one.tensor)) == one.version:
+            if before.get(one.memory) == one.version:
                 self._learn(one.tensor, one.real, one.names)
         return True
 
     def _learn(self, tensor: Any, real: Any, names: frozenset[str]) -> None:
-        """Nothing is learnt of a tensor whose memory or versions cannot be told, and nothing beyond so many values."""
-        version = _version_of(tensor)
-        if version is None or _memory(tensor) is None:
-            return
-        self._size += 0 if id(tensor) in self._real else real.numel()
-        if self._size <= _MOST_VALUES:
-            self._real[id(tensor)] = _Known(tensor, real, names, version)
+        """Nothing is learnt of a tensor whose memory or versions cannot be told."""
+        version, memory = _version_of(tensor), _memory(tensor)
+        if version is not None and memory is not None:
+            self._real[id(tensor)] = _Known(tensor, real, names, version, memory)
 
     def _knows(self, tensor: Any) -> bool:
         """Whether its values are known, and nothing has been written into its memory since, also unseen."""
@@ -168,7 +167,10 @@ class KnownTensors:
         memory = set(map(_memory, written))
         if None in memory:
             self._real = {}
-        self._real = {key: known for key, known in self._real.items() if _memory(known.tensor) not in memory}
+        themselves = set(map(id, written))  # `x.data = y` gives x other memory
+        self._real = {
+            key: known for key, known in self._real.items() if known.memory not in memory and key not in themselves
+        }
 
 
 class _Known(NamedTuple):
@@ -178,6 +180,7 @@ class _Known(NamedTuple):
     real: Any
     names: frozenset[str]
     version: int
+    memory: int
 
 
 _UNKNOWN = object()
