@@ -98,7 +98,6 @@ def makes_a_sparse_one(self: Any, x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "read",
     [
-        beside_a_cond,
         makes_a_sparse_one,
         slices_by_a_size,
         makes_some_like_an_input,
@@ -119,6 +118,15 @@ def test_a_program_computes_what_eager_does(read: Any) -> None:
     for rows in (1, 5):
         x = torch.randn(rows, 8)
         torch.testing.assert_close(program(x), module(x), rtol=0, atol=0)
+
+
+@pytest.mark.slow
+def test_torch_cond_exports_beside_it() -> None:
+    with apply_shims([find(SHIM)], _call(Reading(beside_a_cond))) as call:
+        program = export_program(call).module()
+    ones = torch.ones(2, 8)
+    torch.testing.assert_close(program(ones), ones * 6)
+    torch.testing.assert_close(program(-ones), -ones * 4)
 
 
 def writes_an_input(self: Any, x: Tensor) -> Tensor:
