@@ -84,8 +84,8 @@ def reads_what_kernels_round(self: Any, x: Tensor) -> Tensor:
 
 
 def beside_a_cond(self: Any, x: Tensor) -> Tensor:
-    y = torch.cond(x.sum() > 2, lambda one: one * 3, lambda one: one * 2, (x,))
-    return y * torch.full((), 2.0).item()
+    scale = torch.full((), 2.0).item()
+    return torch.cond(x.sum() > 2, lambda one: one * 3, lambda one: one * 2, (x,)) * scale
 
 
 def makes_a_sparse_one(self: Any, x: Tensor) -> Tensor:
