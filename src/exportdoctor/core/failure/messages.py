@@ -122,10 +122,6 @@ def without_hints(line: str) -> str:
     return _HINTS.sub("", line).strip()
 
 
-PROPOSES_RELATIONS = r"Suggested fixes:.*? = (?!\d+\s*(?:\n|$))"
-"""A pattern of messages that propose more for the dynamic shapes than constant sizes."""
-
-
 def suggested_fixes(message: str) -> list[str]:
     """The lines `name = value` that torch proposes for the dynamic shapes."""
     block = message.partition(_FIXES)[2].strip().split("\n\n")[0]

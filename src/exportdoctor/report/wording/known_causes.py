@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.failure.messages import PROPOSES_RELATIONS, suggested_fixes
+from exportdoctor.core.failure.messages import suggested_fixes
 from exportdoctor.report.wording import line_advice
 
 _CONSTANT = "fake tensor in the exported program constant's list"
@@ -119,8 +119,8 @@ def _numbers_of_python(finding: Finding, match: re.Match[str]) -> str:
 
 def _declare_less(finding: Finding, match: re.Match[str]) -> str:
     fixes = [line.replace(", max=oo", "") for line in suggested_fixes(finding.exception.message)]
-    declared = " and ".join(f"`{line}`" for line in fixes[:_MOST_FIXES])
-    if len(fixes) > _MOST_FIXES or any(line.partition(" = ")[2].isdigit() for line in fixes):
+    declared = " and ".join(f"`{line}`" for line in fixes)
+    if not 0 < len(fixes) <= _MOST_FIXES or any(line.partition(" = ")[2].isdigit() for line in fixes):
         return ""
     return f"Declare narrower sizes, as torch suggests: {declared}. Or make the code independent of the size."
 
@@ -295,7 +295,7 @@ _CAUSES = (
         ),
     ),
     _Cause(FailureKind.DYNAMIC_DIM_SPECIALISED, r"", _of_the_line(line_advice.size_as_number)),
-    _Cause(FailureKind.DYNAMIC_DIM_SPECIALISED, rf"(?s){PROPOSES_RELATIONS}", _declare_less),
+    _Cause(FailureKind.DYNAMIC_DIM_SPECIALISED, r"Suggested fixes:", _declare_less),
     _Cause(FailureKind.INPUT_MUTATION, _CONSTANT, _of_the_line(line_advice.taken_from_data)),
     _Cause(
         FailureKind.INVALID_DYNAMIC_SHAPES,
