@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from exportdoctor.shims.state_run import LARGEST, assert_equal, memory_of, tensors_in
 from exportdoctor.torch_internals.fake_tensors import is_fake
+from exportdoctor.torch_internals.tracer_frames import is_operator, is_operator_family
 from exportdoctor.torch_internals.tracing_modes import outside_all_modes, outside_export
 from exportdoctor.torch_internals.trees import tree_leaves, tree_map
 
@@ -240,9 +241,7 @@ def _gives_same(func: Any, leaves: list[Any]) -> bool:
 
 def torch_name(func: Any) -> str:
     """The name of a function or an operator of torch, without its overload; empty for one of somebody else."""
-    import torch
-
-    if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+    if is_operator(func) or is_operator_family(func):
         space, _, name = str(func).partition(".")
         return name.partition(".")[0] if space == "aten" else ""
     module = getattr(func, "__module__", None)
