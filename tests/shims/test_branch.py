@@ -82,6 +82,24 @@ class Telling(nn.Module):
         return x / (low + 1)
 
 
+class Asked(nn.Module):
+    """Truth by `is_nonzero`, and of some or all of the columns."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x * 2 if torch.is_nonzero(x.sum().clamp(min=0)) else x + 1
+        if any(column > 3 for column in x.sum(0)):
+            y = y - 1
+        if not all([bool((column < 9).any()) and column.sum() > -50 for column in x.T]):  # noqa: C419
+            y = y * 5
+        if (x > 40).any().is_nonzero() or any(column is None for column in x.T):
+            y = y / 2
+        if 5.0 in x and x.argmax() % 4 not in (1, 2):
+            y = y + 7
+        if x.argmin().item() % 4 in {0, 3} or x.min().item() in [-5.0, x.shape[0]]:
+            y = y - 9
+        return y
+
+
 def _shift(x: Tensor) -> Tensor:
     low = x.min()
     return x - low
@@ -283,7 +301,7 @@ def call_of(make: Callable[[], nn.Module]) -> ExportCall:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [Early, Several, Named, Calling, Telling, Numbered])
+@pytest.mark.parametrize("make", [Early, Several, Named, Asked, Calling, Telling, Numbered])
 def test_the_program_answers_as_eager_on_both_sides_of_each_branch(make: Callable[[], nn.Module]) -> None:
     call = call_of(make)
     with pytest.raises(Exception, match=r"data-dependent"):

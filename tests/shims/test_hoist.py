@@ -312,6 +312,23 @@ def by_values(x: Tensor, grid: Tensor) -> Tensor:
     return torch.arange(grid.tolist()[0][1]) + int(x.sum() > 0)
 
 
+_READS: dict[str, Callable[[Tensor], Any]] = {
+    "in": lambda x: 9.0 in x,
+    "is_nonzero": lambda x: torch.is_nonzero(x[0]),
+    "equal": lambda x: torch.equal(x, x + 1),
+    "complex": lambda x: complex(x[0]).real > 0,
+    "text": lambda x: f"{x[0]}" > "0",
+    "printed": lambda x: repr(x) > "tensor",
+    "array": lambda x: numpy.asarray(x).sum() > 0,
+}
+
+
+def by_reading(read: Callable[[Tensor], Any], x: Tensor, grid: Tensor) -> Tensor:
+    if read(x):
+        return torch.arange(grid.tolist()[0][1])
+    return torch.arange(grid.tolist()[0][1]) + 1
+
+
 def by_parameter(module: Any, grid: Tensor) -> Tensor:
     return module.table[grid.tolist()[0][1]] * 1
 
@@ -333,6 +350,8 @@ class Dirty(nn.Module):
     def forward(self, x: Tensor, grid: Tensor) -> Tensor:
         if self.which == "values":
             return x.sum() + by_values(x, grid)
+        if self.which in _READS:
+            return x.sum() + by_reading(_READS[self.which], x, grid)
         if self.which == "parameter":
             return x.sum() + by_parameter(self, grid)
         if self.which == "chance":
@@ -341,7 +360,7 @@ class Dirty(nn.Module):
         return x.sum() + by_writing(grid, place) + place
 
 
-@pytest.mark.parametrize("which", ["values", "chance", "writing"])
+@pytest.mark.parametrize("which", ["values", "chance", "writing", *_READS])
 def test_what_depends_on_more_than_whole_numbers_is_not_hoisted(which: str) -> None:
     inputs = [(torch.randn(3), torch.tensor([[1, 4, 4]])), (torch.randn(5), torch.tensor([[1, 6, 4]])), ()]
     with pytest.raises(NotApplicable), apply_shims([find("hoist")], call_of(Dirty(which), inputs, (_FREE, None))):

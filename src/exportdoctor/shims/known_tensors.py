@@ -19,7 +19,7 @@ from exportdoctor.torch_internals.trees import tree_leaves, tree_map
 
 _READS = frozenset({"item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__"})
 """Methods of one tensor by which Python gets a value."""
-_COMPARES = frozenset({"equal", "allclose", "is_nonzero"})
+_COMPARES = frozenset({"equal", "allclose", "is_nonzero", "__contains__"})
 """Functions of tensors that give a bool of Python."""
 _FACTORIES = frozenset({
     "arange", "as_tensor", "eye", "full", "linspace", "logspace", "ones", "range", "scalar_tensor", "tensor",

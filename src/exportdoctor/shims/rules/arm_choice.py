@@ -7,7 +7,8 @@ torch does not take such arms, the shim does not apply, and `refused` says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import builtins
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +22,7 @@ from exportdoctor.torch_internals.shape_env import has_unbacked_size, same_sizes
 from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
 
 CHOOSE, VALUE, BOTH, EITHER, NOT = "_choose_arm", "_value_of", "_both_hold", "_either_holds", "_does_not_hold"
-NUMBER, EQUAL = "_number_of", "_all_equal"
+NUMBER, EQUAL, ANY, ALL, WITHIN = "_number_of", "_all_equal", "_any_holds", "_all_hold", "_is_within"
 """The names by which the code calls them."""
 
 _LARGEST_EXACT = 2**53
@@ -66,7 +67,7 @@ class ArmChoices(ObservedRewrite):
     def names(self) -> dict[str, Any]:
         """What the names mean in the code."""
         return {CHOOSE: self.choose, VALUE: value_of, BOTH: both_hold, EITHER: either_holds, NOT: does_not_hold,
-                NUMBER: number_of, EQUAL: all_equal}  # fmt: skip
+                NUMBER: number_of, EQUAL: all_equal, ANY: any_holds, ALL: all_hold, WITHIN: is_within}  # fmt: skip
 
     def choose(
         self,
@@ -211,6 +212,43 @@ def either_holds(one: Any, other: Callable[[], Any]) -> Any:
 def does_not_hold(value: Any) -> Any:
     """`not value`."""
     return ~_as_truth(value) if _is_open(value) else not value
+
+
+def any_holds(function: Callable[..., Any], values: Iterable[Any]) -> Any:
+    """`any(values)`, where that is what the code calls `any`."""
+    if function is not builtins.any:
+        return function(values)
+    found: Any = False
+    for value in values:
+        found = _as_truth(found) | _as_truth(value) if _is_open(found) or _is_open(value) else bool(value)
+        if found is True:
+            break
+    return found
+
+
+def all_hold(function: Callable[..., Any], values: Iterable[Any]) -> Any:
+    """`all(values)`, where that is what the code calls `all`."""
+    if function is not builtins.all:
+        return function(values)
+    found: Any = True
+    for value in values:
+        found = _as_truth(found) & _as_truth(value) if _is_open(found) or _is_open(value) else bool(value)
+        if found is False:
+            break
+    return found
+
+
+def is_within(value: Any, container: Any) -> Any:
+    """`value in container`."""
+    import torch
+
+    compared = (torch.Tensor, int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool)
+    if isinstance(container, torch.Tensor) and _is_open(container) and isinstance(value, compared):
+        return torch.eq(container, value).any()  # type: ignore[arg-type]
+    of_numbers = isinstance(container, set | frozenset | dict) and not isinstance(value, torch.Tensor)
+    if _is_open(value) and (isinstance(container, list | tuple) or of_numbers):
+        return any_holds(any, (value is one or value == one for one in container))
+    return value in container
 
 
 def number_of(value: Any, is_read: bool, other: Callable[[], Any], both: bool) -> Any:

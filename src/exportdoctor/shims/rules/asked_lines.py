@@ -13,7 +13,11 @@ from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.rules.code_swap import function_of
 from exportdoctor.targets.eager import run_calls
 
-_READS = frozenset({"__bool__", "item", "__int__", "__float__", "__index__", "equal", "allclose", "tolist"})
+VALUE_READS = frozenset({
+    "__array__", "__bool__", "__complex__", "__contains__", "__dlpack__", "__float__", "__format__", "__index__",
+    "__int__", "__repr__", "allclose", "equal", "is_nonzero", "item", "numpy", "tolist",
+})  # fmt: skip
+"""Functions of torch that give Python a value of a tensor."""
 
 
 def asked_lines(call: ExportCall) -> dict[FunctionType, frozenset[int]]:
@@ -25,7 +29,7 @@ def asked_lines(call: ExportCall) -> dict[FunctionType, frozenset[int]]:
 
     class Asking(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if getattr(func, "__name__", "") in _READS:
+            if getattr(func, "__name__", "") in VALUE_READS:
                 frame: Any = sys._getframe(1)
                 while frame is not None and not is_user_file(frame.f_code.co_filename):
                     frame = frame.f_back

@@ -79,9 +79,9 @@ SHIM = Shim(
         "a tensor that was chosen, or was chosen from, is written into later."
     ),
     precondition=(
-        "arms that torch.where chooses between, and both sides of `and` and `or`, can be computed in any case; a whole "
-        "number that is compared with a float is at most 2**53 (the program asserts it); nobody needs what such an "
-        "arm prints, warns or logs (no exported program does that)"
+        "arms that torch.where chooses between, both sides of `and` and `or`, and all that `any` and `all` go over can "
+        "be computed in any case; a whole number that is compared with a float is at most 2**53 (the program asserts "
+        "it); nobody needs what such an arm prints, warns or logs (no exported program does that)"
     ),
     cures=(Cure(kinds=("data_dependent_value", "data_dependent_guard")),),
     needs={"torch": ">=2.8"},

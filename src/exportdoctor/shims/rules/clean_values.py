@@ -15,12 +15,12 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+from exportdoctor.shims.rules.asked_lines import VALUE_READS
 from exportdoctor.shims.rules.unfilled_memory import value_of
 from exportdoctor.targets.eager import hold_storage_id, restore_afterwards, storage_id
 from exportdoctor.torch_internals.tracing_modes import dispatch_mode_class
 from exportdoctor.torch_internals.trees import tree_leaves
 
-_READS = frozenset({"__bool__", "item", "__int__", "__float__", "__index__", "equal", "allclose", "tolist", "numpy"})
 _SIZES = frozenset(
     {"nonzero", "unique", "unique_consecutive", "masked_select", "repeat_interleave", "bincount", "argwhere"}
 )
@@ -115,7 +115,7 @@ class CleanValues:
         name = getattr(func, "__name__", "")
         tensors = _tensors((args, kwargs))
         clean = all(map(self.is_clean, tensors)) and len(self._sources_of(tensors)) < 2
-        if name in _READS:
+        if name in VALUE_READS:
             self.reads += not clean
             return True
         if _writes(name) and tensors:

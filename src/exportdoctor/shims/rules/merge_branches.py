@@ -10,7 +10,7 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 
-from exportdoctor.shims.rules.arm_choice import BOTH, CHOOSE, EITHER, EQUAL, NOT, NUMBER, VALUE
+from exportdoctor.shims.rules.arm_choice import ALL, ANY, BOTH, CHOOSE, EITHER, EQUAL, NOT, NUMBER, VALUE, WITHIN
 from exportdoctor.shims.rules.code_swap import ARM
 from exportdoctor.shims.rules.loop_exits import LEFT, exits_in, is_flag
 from exportdoctor.shims.rules.made_code import call_of, load, thunk
@@ -21,7 +21,8 @@ _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 
 
 def keep_tensors(node: ast.expr) -> ast.expr:
-    """A condition with tensors kept as tensors: no `bool()` or `.item()`, and operators for `and`, `or`, `not`.
+    """A condition with tensors kept as tensors: no `bool()` or `.item()`, and operators for `and`, `or`, `not`, `in`,
+    `any`, `all`.
 
     Only where nothing but its truth counts: `(a or b) > 3` asks for a value, and is left as it is.
     """
@@ -35,10 +36,23 @@ def keep_tensors(node: ast.expr) -> ast.expr:
             return call_of(NOT, keep_tensors(value))
         case ast.Call(func=ast.Name(id="bool"), args=[value], keywords=[]):
             return keep_tensors(value)
+        case ast.Call(func=ast.Name(id="any" | "all" as name) as function, args=[values], keywords=[]):
+            if isinstance(values, ast.GeneratorExp | ast.ListComp):
+                kept = copy.copy(values)
+                kept.elt = keep_tensors(values.elt)
+                return call_of(ANY if name == "any" else ALL, function, kept)
+        case (
+            ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="is_nonzero"), args=[value], keywords=[])
+            | ast.Call(func=ast.Attribute(value=value, attr="is_nonzero"), args=[], keywords=[])
+        ):
+            return value
         case ast.Call(func=ast.Attribute(attr="item"), args=[], keywords=[]):
             return _read_by_item(node) or node
         case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="equal"), args=[one, other], keywords=[]):
             return call_of(EQUAL, one, other)
+        case ast.Compare(left=value, ops=[ast.In() | ast.NotIn() as op], comparators=[container]):
+            within = call_of(WITHIN, value, container)
+            return within if isinstance(op, ast.In) else call_of(NOT, within)
         case ast.Compare(left=left, ops=ops, comparators=others) if all(isinstance(op, _ORDERS) for op in ops):
             chain = zip((left, *others), ops, others, strict=False)
             pairs = [ast.Compare(a, [op], [b]) for one, op, other in chain for a, b in [_numbers(one, other)]]
