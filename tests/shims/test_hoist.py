@@ -312,7 +312,7 @@ def by_values(x: Tensor, grid: Tensor) -> Tensor:
     return torch.arange(grid.tolist()[0][1]) + int(x.sum() > 0)
 
 
-_READS: dict[str, Callable[[Tensor], Any]] = {
+_READS: dict[str, Callable[[Any], Any]] = {
     "in": lambda x: 9.0 in x,
     "is_nonzero": lambda x: torch.is_nonzero(x[0]),
     "equal": lambda x: torch.equal(x, x + 1),
@@ -320,10 +320,26 @@ _READS: dict[str, Callable[[Tensor], Any]] = {
     "text": lambda x: f"{x[0]}" > "0",
     "printed": lambda x: repr(x) > "tensor",
     "array": lambda x: numpy.asarray(x).sum() > 0,
+    "count": lambda x: (x > 0).nonzero().shape[0] > 1,
+    "mask": lambda x: len(x[x > 0]) > 1,
+    "selected": lambda x: x.masked_select(x > 0).numel() > 1,
+    "unique": lambda x: torch.unique(x > 0).size(0) > 1,
+    "ones": lambda x: torch.ones_like(x[x > 0]).sum() > 1,
+    "where": lambda x: torch.where(x > 0)[0].shape[0] > 1,
+    "repeated": lambda x: x.repeat_interleave((x > 0).long()).shape[0] > 1,
+    "cut": lambda x: x[: (x > 0).sum()].shape[0] > 1,
+    "classes": lambda x: nn.functional.one_hot((x > 0).long()).shape[-1] > 1,
+    "bins": lambda x: torch.bincount((x > 0).long()).shape[0] > 1,
+    "sized": lambda x: torch.zeros((x > 0).sum()).shape[0] > 1,
+    "range": lambda x: torch.arange((x > 0).sum()).shape[0] > 1,
+    "sparse": lambda x: x.relu().to_sparse().indices().shape[1] > 1,
+    "nested": lambda x: len(list(x[x > 0])) > 1,
+    "pieces": lambda x: x.tensor_split((x > 0).sum()[None].cpu())[0].shape[0] > 1,
+    "product": lambda x: torch.cartesian_prod(x[x > 0], x).shape[0] > 4,
 }
 
 
-def by_reading(read: Callable[[Tensor], Any], x: Tensor, grid: Tensor) -> Tensor:
+def by_reading(read: Callable[[Any], Any], x: Tensor, grid: Tensor) -> Tensor:
     if read(x):
         return torch.arange(grid.tolist()[0][1])
     return torch.arange(grid.tolist()[0][1]) + 1

@@ -2,9 +2,10 @@
 
 The forward runs in eager under modes that follow values: a tensor is clean if all tensors that it was computed from
 are. Whole-number inputs and buffers are clean; floating inputs and parameters are not. What no function of torch made,
-such as `torch.Tensor(array)`, is clean if no operator made it of what is not. A read of an unclean value by Python
-makes all that follows unclean. With `weights`, parameters are clean, too, but not what an operator computes from them
-and from whole-number inputs: that is what the model is for, such as the embedding of token ids.
+such as `torch.Tensor(array)`, is clean if no operator made it of what is not. A read by Python of an unclean value, or
+of a size that follows from one, makes all that follows unclean. With `weights`, parameters are clean, too, but not what
+an operator computes from them and from whole-number inputs: that is what the model is for, such as the embedding of
+token ids.
 """
 
 from __future__ import annotations
@@ -30,6 +31,23 @@ _VALUE_FREE = frozenset({
     "ones_like", "zeros_like", "empty_like", "full_like", "new_zeros", "new_ones", "new_empty", "new_full",
     "new_tensor",
 })  # fmt: skip
+_FIXED_SIZE = frozenset({
+    "as_tensor", "fill_", "full", "full_like", "masked_fill", "masked_fill_", "new_full", "new_tensor", "scalar_tensor",
+    "tensor",
+})  # fmt: skip
+"""The size of what these give follows from no value, though they read numbers from tensors."""
+
+_NUMBER_OF_PIECES = frozenset(
+    {"chunk", "dsplit", "hsplit", "split", "split_with_sizes", "tensor_split", "unbind", "vsplit"}
+)
+"""How many tensors these give follows from the size of one."""
+
+_NO_SIZES = frozenset({
+    "_version", "data_ptr", "dense_dim", "dim", "element_size", "get_device", "itemsize", "ndim", "ndimension",
+    "sparse_dim", "storage_offset",
+})  # fmt: skip
+"""Methods and properties that give whole numbers which follow from no size."""
+
 _RANDOM = ("rand", "dropout", "bernoulli", "multinomial", "normal", "poisson", "exponential")
 
 
@@ -41,6 +59,7 @@ class CleanValues:
     Those that a forward leaves `changing` are not clean: what follows from them differs from call to call.
     `fill`, of `unfilled_memory.FILLS`, is written into memory that is allocated without values, and it is clean then;
     `unfilled`: there was such. `sources`: whether a storage's values follow from those of inputs or of weights.
+    `sizes`: the storages of tensors whose sizes follow from unclean values. `numbers`: how often an operator read one.
     """
 
     seen: dict[int, tuple[Any, int]] = field(default_factory=dict)
@@ -55,6 +74,8 @@ class CleanValues:
     fill: str = ""
     unfilled: bool = False
     sources: dict[int, tuple[Any, frozenset[str]]] = field(default_factory=dict)
+    sizes: dict[int, Any] = field(default_factory=dict)
+    numbers: int = 0
 
     def mark(self, tensor: Any) -> None:
         """From here on it is clean."""
@@ -124,17 +145,29 @@ class CleanValues:
             if not clean:
                 self.seen.pop(key, None)
                 self.unclean[key] = hold_storage_id(tensors[0])
-        if (clean or name in _VALUE_FREE) and not self.reads and not self._is_by_chance(name):
+        if name == "tensor_split" and not all(map(self.is_clean, tensors[1:])):
+            self._add_sizes(made)
+        sized = any(map(self._has_unclean_size, tensors))
+        self.reads += sized and _gives_size(func, name, made)
+        if (clean or (name in _VALUE_FREE and not sized)) and not self.reads and not self._is_by_chance(name):
             for leaf in _tensors(made):
                 self.mark(leaf)
         if name in ("__getitem__", "__setitem__") and _has_bounds(args[1]):
             return True
         return name in _SIZES or (name == "__getitem__" and any(one.dtype == torch.bool for one in tensors[1:]))
 
-    def note_operator(self, name: str, given: Any, made: Any) -> None:
+    def note_numbers(self, name: str, args: Any, made: Any) -> None:
+        """Of a function that read numbers from unclean tensors: the sizes of what it gives may follow from them."""
+        if name not in _FIXED_SIZE and (name != "__getitem__" or _has_bounds(args[1])):
+            self._add_sizes(made)
+
+    def note_operator(self, operator: Any, given: Any, made: Any) -> None:
         """What an operator makes of an unclean tensor, of inputs and weights, or by chance, and what it then writes to,
-        is unclean."""
-        tensors = _tensors(given)
+        is unclean. So is a size that follows from unclean values."""
+        tensors, name = _tensors(given), operator.__name__
+        self.numbers += _reads_number(operator) and not all(map(self.is_clean, tensors))
+        if any(map(self._has_unclean_size, tensors)) or not all(map(self.is_clean, _deciding(operator, given))):
+            self._add_sizes(made)
         sources = self._sources_of(tensors)
         written = tensors[:1] if _writes(name.partition(".")[0]) else []
         changed = (*_tensors(made), *written)
@@ -146,6 +179,14 @@ class CleanValues:
         if self._is_by_chance(name) or len(sources) > 1 or not all(map(self.is_clean, tensors)):
             for leaf in changed:
                 self.unclean[storage_id(leaf)] = hold_storage_id(leaf)
+
+    def _has_unclean_size(self, tensor: Any) -> bool:
+        return bool(self.sizes) and tensor.dim() > 0 and storage_id(tensor) in self.sizes
+
+    def _add_sizes(self, made: Any) -> None:
+        for leaf in _tensors(made):
+            if leaf.dim() > 0:
+                self.sizes[storage_id(leaf)] = hold_storage_id(leaf)
 
     def _sources_of(self, tensors: Sequence[Any]) -> frozenset[str]:
         held = (self.sources.get(storage_id(tensor)) for tensor in tensors)
@@ -177,6 +218,32 @@ def _tensors(tree: Any) -> list[Any]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
+def _deciding(operator: Any, given: Any) -> list[Any]:
+    """The tensors on whose values the sizes of an operator's results depend."""
+    import torch
+
+    tags, name = getattr(operator, "tags", ()), operator.__name__.partition(".")[0]
+    if torch.Tag.dynamic_output_shape not in tags and "to_sparse" not in name:
+        return []
+    if name == "index":
+        return [one for one in _tensors(given[0][1]) if one.dtype in (torch.bool, torch.uint8)]
+    return _tensors(given[0][1] if name == "masked_select" else given)
+
+
+def _reads_number(operator: Any) -> bool:
+    import torch
+
+    return torch.Tag.data_dependent_output in getattr(operator, "tags", ())
+
+
+def _gives_size(func: Any, name: str, made: Any) -> bool:
+    """Whether Python gets a size from a function of a tensor, or the number of the pieces of one."""
+    if name == "__get__":
+        name = getattr(func.__self__, "__name__", "")
+    numbers = made if isinstance(made, tuple | list) else [made]
+    return name in _NUMBER_OF_PIECES or (name not in _NO_SIZES and any(type(one) is int for one in numbers))
+
+
 def _has_bounds(places: Any) -> bool:
     """Whether a slice among these indices begins or ends at the value of a tensor."""
     import torch
@@ -204,9 +271,11 @@ def follow_values(
 
     class Following(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            kwargs = kwargs or {}
+            kwargs, numbers = kwargs or {}, values.numbers
             with nullcontext() if any(map(callable, (*args, *kwargs.values()))) else trace_paused():
                 made = func(*args, **kwargs)
+            if values.numbers > numbers:
+                values.note_numbers(getattr(func, "__name__", ""), args, made)
             if values.note(func, args, kwargs, made):
                 seen()
             return made
@@ -214,7 +283,7 @@ def follow_values(
     class Operators(dispatch_mode_class()):  # type: ignore[misc]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             made = func(*args, **(kwargs or {}))
-            values.note_operator(func.__name__, (args, kwargs or {}), made)
+            values.note_operator(func, (args, kwargs or {}), made)
             return made
 
     with torch.no_grad(), restore_afterwards(module), Operators(), Following():
