@@ -345,6 +345,22 @@ def by_reading(read: Callable[[Any], Any], x: Tensor, grid: Tensor) -> Tensor:
     return torch.arange(grid.tolist()[0][1]) + 1
 
 
+class Holder(nn.Module):
+    """It is made while forward runs, of what forward computed."""
+
+    def __init__(self, held: Tensor) -> None:
+        super().__init__()
+        self.held = held
+
+    def forward(self) -> Tensor:
+        return self.held
+
+
+def by_holder(x: Tensor, grid: Tensor) -> Tensor:
+    holder = Holder((x > 0).long())
+    return torch.arange(grid.tolist()[0][1]) + holder().sum()
+
+
 def by_parameter(module: Any, grid: Tensor) -> Tensor:
     return module.table[grid.tolist()[0][1]] * 1
 
@@ -366,6 +382,8 @@ class Dirty(nn.Module):
     def forward(self, x: Tensor, grid: Tensor) -> Tensor:
         if self.which == "values":
             return x.sum() + by_values(x, grid)
+        if self.which == "holder":
+            return x.sum() + by_holder(x, grid)
         if self.which in _READS:
             return x.sum() + by_reading(_READS[self.which], x, grid)
         if self.which == "parameter":
@@ -376,7 +394,7 @@ class Dirty(nn.Module):
         return x.sum() + by_writing(grid, place) + place
 
 
-@pytest.mark.parametrize("which", ["values", "chance", "writing", *_READS])
+@pytest.mark.parametrize("which", ["values", "chance", "writing", "holder", *_READS])
 def test_what_depends_on_more_than_whole_numbers_is_not_hoisted(which: str) -> None:
     inputs = [(torch.randn(3), torch.tensor([[1, 4, 4]])), (torch.randn(5), torch.tensor([[1, 6, 4]])), ()]
     with pytest.raises(NotApplicable), apply_shims([find("hoist")], call_of(Dirty(which), inputs, (_FREE, None))):

@@ -96,10 +96,11 @@ class CleanValues:
 
     def mark_state(self, part: Any) -> None:
         """A module's buffers and tensors are clean, also those of one that no other module lists; its parameters if
-        weights are."""
+        weights are. Not what a module that forward makes holds of what forward computed."""
         import torch
 
-        if isinstance(part, torch.nn.Module) and id(part) not in self.modules:
+        is_built = isinstance(part, torch.nn.Module) and "_buffers" in vars(part)
+        if is_built and id(part) not in self.modules:
             self.modules[id(part)] = part
             weights = part._parameters.values() if self.weights else ()
             for leaf in (*part._buffers.values(), *vars(part).values(), *weights):
@@ -107,7 +108,7 @@ class CleanValues:
                     key = storage_id(leaf)
                     if isinstance(leaf, torch.nn.Parameter):
                         self._add_sources(leaf, frozenset({"weights"}))
-                    if key in self.changing:
+                    if key in self.changing or key in self.unclean:
                         self.unclean[key] = hold_storage_id(leaf)
                         continue
                     if key not in self.seen:
