@@ -121,11 +121,12 @@ def outcome(function: Callable[..., Any], names: dict[str, Any]) -> Any:
             "t in range(3, 0, -1)",
         ]
     ),
+    st.sampled_from(["", "outs = torch.stack(outs, dim=1) * 2", "more = a = torch.cat(more, 1)", "outs = len(outs)"]),
     st.integers(0, 6),
     st.booleans(),
 )
 def test_steps_compute_what_the_loop_does(
-    body: list[str], refused: list[str], results: list[str], header: str, place: int, are_bound: bool
+    body: list[str], refused: list[str], results: list[str], header: str, last: str, place: int, are_bound: bool
 ) -> None:
     statements = [*body[:place], *refused, *body[place:]]
     source = "def forward(x, y, box):\n    a, b = torch.zeros(x.shape[0], 3), torch.ones(x.shape[0], 3)\n"
@@ -134,6 +135,7 @@ def test_steps_compute_what_the_loop_does(
     source += "    outs, more = [], []\n    written = torch.zeros_like(x)\n"
     source += f"    for {header}:\n"
     source += "".join(f"        {one}\n" for one in statements)
+    source += f"    {last}\n" if last else ""
     source += f"    return ({', '.join(results)},)\n"
     names = {"x": torch.randn(2, 5, 3), "y": torch.randn(2, 3, 5)}
     count, expected, found = run_both(source, names)
@@ -189,8 +191,10 @@ def test_a_list_that_is_stacked_is_computed_in_steps(row: str, around: str, stac
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
-def test_a_plain_recurrence_is_rewritten() -> None:
-    count, expected, found = run_both(ROWS, {"x": torch.randn(2, 5, 3), "y": torch.randn(2, 3, 5)})
+@pytest.mark.parametrize("last", ["", "    outs = torch.stack(outs, dim=1)\n    outs = [outs * 2]\n"])
+def test_a_plain_recurrence_is_rewritten(last: str) -> None:
+    source = ROWS.replace("    return", f"{last}    return")
+    count, expected, found = run_both(source, {"x": torch.randn(2, 5, 3), "y": torch.randn(2, 3, 5)})
     assert count == 1
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
@@ -277,6 +281,41 @@ ATTACKS = {
         x.add_(1)
         return x
     return note(), torch.stack([x[:, i] for i in range(x.shape[1])])""",
+    "a list whose stack takes its name, left half-way": """
+    rows = [x]
+    for k in range(3):
+        if k == 2:
+            return rows
+        rows = []
+        for t in range(x.shape[1]):
+            rows.append(x[:, t])
+        if k == 1:
+            continue
+        rows = torch.stack(rows)""",
+    "a list whose stack takes its name, where an error is caught": """
+    try:
+        rows = []
+        for t in range(x.shape[1]):
+            rows.append(x[:, t])
+        rows = torch.stack(rows) + x[0, 0, :3]
+    except RuntimeError:
+        return len(rows)""",
+    "a list whose stack takes its name, beside others of that name": """
+    rows = x
+    for t in range(2):
+        rows, before = [], rows
+        for t in range(x.shape[1]):
+            rows.append(x[:, t] + before[0, 0])
+        rows = torch.stack(rows).sum() + sum(rows.sum() for rows in before) + x
+    return rows, before""",
+    "a list whose stack takes its name, and a function that reads it": """
+    def seen():
+        return len(rows)
+    rows = []
+    for t in range(x.shape[1]):
+        rows.append(x[:, t] * seen())
+    rows = torch.stack(rows)
+    return rows""",
     "a row with names of its own": """
     rows = torch.stack([x[:, sorted((0, 1), key=lambda i: -i)[0]] * 1 for i in range(x.shape[1])])
     for t in range(x.shape[1]):

@@ -24,7 +24,7 @@ from exportdoctor.shims.rules.name_flow import (
 )
 from exportdoctor.shims.rules.name_uses import NameUses, stacked_list
 from exportdoctor.shims.rules.pure_code import Purity
-from exportdoctor.shims.rules.stacked_lists import LoopsOfLists
+from exportdoctor.shims.rules.stacked_lists import LoopsOfLists, name_lists_apart
 
 APPLIES, SCAN, TAKE, KEEP, JOIN, WRITE = (
     f"{OWN}{name}" for name in ("applies", "steps", "rows_of", "Rows", "join", "write_rows")
@@ -44,6 +44,7 @@ class LoopRewrite:
     def of_function(self, node: ast.FunctionDef) -> ast.FunctionDef:
         """The function with its loops rewritten, in a copy."""
         node = copy.deepcopy(node)
+        name_lists_apart(node)
         node.body = LoopsOfLists(self.purity).of_block(node.body)
         self._function, self._seen_inside = node, names_in_other_scopes(node)
         self._stacked: set[str] = set()

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from exportdoctor.shims.rules.name_flow import is_name, own_names
-from exportdoctor.shims.rules.stacked_lists import JOINS
 
+JOINS = ("stack", "cat", "concat")
+"""Functions of torch that make one tensor of a list."""
 _FILLED = ("zeros", "ones", "empty", "full", "zeros_like", "ones_like", "empty_like", "full_like")
 _NEW = ("new_zeros", "new_ones", "new_empty", "new_full", "clone")
 _METADATA = frozenset({"shape", "dtype", "device", "ndim"})
@@ -26,7 +27,7 @@ class NameUses:
         """Whether the list is nothing but made anew, appended to and stacked or joined."""
         allowed = set[int]()
         for one in ast.walk(self.function):
-            allowed.update(map(id, _made_by(one, _is_empty_list).values()))
+            allowed.update(map(id, made_by(one, is_empty_list).values()))
             match one:
                 case ast.Call(func=ast.Attribute(value=ast.Name(id=found) as of, attr="append")) if found == name:
                     allowed.add(id(of))
@@ -46,7 +47,7 @@ class NameUses:
                 case ast.Subscript(value=ast.Name() as of, ctx=ast.Store()):
                     allowed.add(id(of))
         for one in reversed(before):
-            if name in _made_by(one, _is_new_tensor):
+            if name in made_by(one, _is_new_tensor):
                 return name not in self.inside
             if any(name in own_names(each) and id(each) not in allowed for each in ast.walk(one)):
                 return False
@@ -63,7 +64,7 @@ def stacked_list(node: ast.AST) -> str | None:
     return None
 
 
-def _made_by(node: ast.AST, is_made: Callable[[ast.expr], bool]) -> dict[str, ast.expr]:
+def made_by(node: ast.AST, is_made: Callable[[ast.expr], bool]) -> dict[str, ast.Name]:
     """The names that an assignment gives a new value of their own, each with its node."""
     pairs: list[tuple[ast.expr, ast.expr]] = []
     match node:
@@ -74,7 +75,8 @@ def _made_by(node: ast.AST, is_made: Callable[[ast.expr], bool]) -> dict[str, as
     return {one.id: one for one, value in pairs if isinstance(one, ast.Name) and is_made(value)}
 
 
-def _is_empty_list(node: ast.expr) -> bool:
+def is_empty_list(node: ast.expr) -> bool:
+    """`[]` or `list()`."""
     match node:
         case ast.List(elts=[]) | ast.Call(func=ast.Name(id="list"), args=[], keywords=[]):
             return True
