@@ -47,12 +47,16 @@ STATEMENTS = (
     "written[..., t, :] = (a > b).any()",
     "a = a * 0.5 + wide[:, t + 1] - wide[:, 2 + t, :]",
     "b = b + x[:, t - 1]",
+    "outs += [b]",
+    "more = more + [u[:, None]]",
+    "a = outs[-1] * 0.5 + x[:, t]",
+    "outs.append(outs[-1] * 2)",
     # and what no step may do
     "x[:, t] = a",
     "a = a + t",
     "a = x[:, t - 3]",
     "a += x[:, t]",
-    "outs.append(outs[-1] * 2)",
+    "outs.append(outs[0] * 2)",
     "written[:, t] = a\n        u = written[:, t] + a",
     "box.count = box.count + 1",
     "if t > 2:\n            break",
@@ -61,7 +65,14 @@ STATEMENTS = (
 )
 RESULTS = (
     "a", "b", "u", "v", "w", "t", "torch.stack(outs, dim=1)", "torch.stack(outs, -1)", "torch.cat(more, 1)", "written",
+    "torch.stack(outs[1:], 1)", "torch.cat(more[:-1], dim=-2)", "torch.stack(outs[::-1])", "outs[-1]",
     "len(outs)", "box.count",
+)  # fmt: skip
+
+FIRST = ("outs, more = [], []", "outs = [a]\n    more = list()", "outs, more = [b, a], [x[:, 1:3]]")
+LAST = (
+    "", "outs.append(b)", "outs += [x[:, 0]]", "outs = torch.stack(outs, dim=1) * 2", "outs = torch.stack(outs[1:])",
+    "more = a = torch.cat(more, 1)", "outs = len(outs)",
 )  # fmt: skip
 
 
@@ -80,7 +91,8 @@ def run_both(source: str, names: dict[str, Any]) -> tuple[int, Any, Any]:
     function: FunctionType = own["forward"]
     rewrite = LoopRewrite(Purity(function=function, may_raise=True))
     changed = rewrite.of_function(node)
-    steps = {APPLIES: lambda *_: True, SCAN: run_in_turn, TAKE: scanned_loops.rows_of, KEEP: scanned_loops.Rows}
+    steps: dict[str, Any] = {APPLIES: lambda *_: True, SCAN: run_in_turn, TAKE: scanned_loops.rows_of}
+    steps |= {KEEP: scanned_loops.with_rows}
     steps |= {JOIN: scanned_loops.JOINS, WRITE: scanned_loops.write_rows}
     steps |= {SOURCE: scanned_loops.rows_first, COUNT: scanned_loops.count_of}
     new: dict[str, Any] = {**own, **steps}
@@ -103,8 +115,8 @@ def outcome(function: Callable[..., Any], names: dict[str, Any]) -> Any:
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
-    st.lists(st.sampled_from(STATEMENTS[:21]), min_size=1, max_size=6),
-    st.lists(st.sampled_from(STATEMENTS[21:]), max_size=1),
+    st.lists(st.sampled_from(STATEMENTS[:25]), min_size=1, max_size=6),
+    st.lists(st.sampled_from(STATEMENTS[25:]), max_size=1),
     st.lists(st.sampled_from(RESULTS), min_size=1, max_size=4),
     st.sampled_from(
         [
@@ -114,6 +126,12 @@ def outcome(function: Callable[..., Any], names: dict[str, Any]) -> Any:
             "t, w in enumerate(x.unbind(1))",
             "t, u in enumerate(torch.unbind(x, dim=1))",
             "t, w in enumerate(z)",
+            "t, w in enumerate(x.transpose(0, 1))",
+            "t, w in enumerate(x.split(1, dim=1))",
+            "t, w in enumerate(torch.chunk(x, x.shape[1], -2))",
+            "t, w in enumerate(x.chunk(2, 1))",
+            "t, w in enumerate(z[1:])",
+            "t, w in enumerate(box.rows)",
             "t in reversed(range(x.shape[1]))",
             "t in reversed(range(1, x.shape[1] - 1))",
             "t in range(x.shape[1] - 1, -1, -1)",
@@ -121,18 +139,26 @@ def outcome(function: Callable[..., Any], names: dict[str, Any]) -> Any:
             "t in range(3, 0, -1)",
         ]
     ),
-    st.sampled_from(["", "outs = torch.stack(outs, dim=1) * 2", "more = a = torch.cat(more, 1)", "outs = len(outs)"]),
+    st.sampled_from(FIRST),
+    st.sampled_from(LAST),
     st.integers(0, 6),
     st.booleans(),
 )
 def test_steps_compute_what_the_loop_does(
-    body: list[str], refused: list[str], results: list[str], header: str, last: str, place: int, are_bound: bool
+    body: list[str],
+    refused: list[str],
+    results: list[str],
+    header: str,
+    first: str,
+    last: str,
+    place: int,
+    are_bound: bool,
 ) -> None:
     statements = [*body[:place], *refused, *body[place:]]
     source = "def forward(x, y, box):\n    a, b = torch.zeros(x.shape[0], 3), torch.ones(x.shape[0], 3)\n"
     source += "    u = v = w = a - 1\n" if are_bound else ""
     source += "    z, wide = x.transpose(0, 1), torch.cat((x, x), 1)\n"
-    source += "    outs, more = [], []\n    written = torch.zeros_like(x)\n"
+    source += f"    {first}\n    written = torch.zeros_like(x)\n"
     source += f"    for {header}:\n"
     source += "".join(f"        {one}\n" for one in statements)
     source += f"    {last}\n" if last else ""
@@ -441,6 +467,22 @@ class Decoder(nn.Module):
         return torch.stack(rows, 1), cell
 
 
+class Listed(nn.Module):
+    """Lists that begin with a row, whose last row is the state, and whose stack takes their name."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        states: Any = [x[:, 0] * 0]
+        for row in x.transpose(0, 1):
+            states.append(torch.tanh(states[-1] + row))
+        last, states = states[-1], torch.stack(states[1:], dim=1)
+        pieces: Any = []
+        for piece in states.split(1, dim=1):
+            last = last * 0.5 + piece[:, 0]
+            pieces += [last[:, None] + piece]
+        pieces = torch.cat(pieces[::-1], dim=1)
+        return pieces, last
+
+
 class Returns(nn.Module):
     """What follows each row, from the last backwards, and back again from the first."""
 
@@ -473,7 +515,7 @@ class Advantages(nn.Module):
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize("module", [Mixer, Gated, Cell, Decoder, Returns, Advantages])
+@pytest.mark.parametrize("module", [Mixer, Gated, Cell, Decoder, Listed, Returns, Advantages])
 def test_a_recurrence_exports_for_any_length_and_translates(module: type[nn.Module], tmp_path: Path) -> None:
     check_any_length(module().eval(), "loops-as-scan", ((2, 5), (3, 3), (4, 17)), tmp_path)
 

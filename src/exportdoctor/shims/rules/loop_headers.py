@@ -9,6 +9,8 @@ from exportdoctor.shims.rules.name_flow import OWN
 
 SOURCE, COUNT = f"{OWN}rows_first", f"{OWN}count_of"
 """What rewritten code calls: a tensor with its rows first, and how many there are."""
+_VIEWS = frozenset({"contiguous", "flip", "movedim", "permute", "swapaxes", "swapdims", "transpose"})
+"""Methods that give the same values in another order."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class LoopHeader:
 
 def header_of(loop: ast.For, number: int) -> LoopHeader | None:
     """The header of `for index in range(...)`, also backwards, of `for row in tensor`, `for row in tensor.unbind(dim)`,
-    and of the latter two enumerated; None for any other."""
+    of pieces of one row, and of these enumerated; None for any other."""
     if loop.orelse:
         return None
     zero, one = ast.Constant(0), ast.Constant(1)
@@ -61,34 +63,75 @@ def header_of(loop: ast.For, number: int) -> LoopHeader | None:
             index = f"{OWN}at_{number}"
         case _:
             return None
-    tensor: ast.expr
-    place: ast.expr | None
-    match over:
-        case ast.Name():
-            tensor, place = over, zero
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="unbind"), args=[given, *rest]):
-            tensor, place = given, _only(rest, over.keywords)
-        case ast.Call(func=ast.Attribute(value=given, attr="unbind"), args=rest):
-            tensor, place = given, _only(rest, over.keywords)
-        case _:
-            return None
-    if place is None:
+    rows = _rows_of(over)
+    if rows is None:
         return None
     source = f"{OWN}tensor_{number}"
-    read = ast.Assign(
-        [ast.Name(row.id, ast.Store())],
-        ast.Subscript(ast.Name(source, ast.Load()), ast.Name(index, ast.Load()), ast.Load()),
+    read: ast.expr = ast.Subscript(ast.Name(source, ast.Load()), ast.Name(index, ast.Load()), ast.Load())
+    if rows.are_pieces:
+        read = ast.Call(ast.Attribute(read, "unsqueeze", ast.Load()), [rows.place], [])
+    reads = ast.Assign([ast.Name(row.id, ast.Store())], read)
+    body = [ast.fix_missing_locations(ast.copy_location(reads, loop)), *loop.body]
+    taken = ast.Assign(
+        [ast.Name(source, ast.Store())], ast.Call(ast.Name(SOURCE, ast.Load()), [rows.tensor, rows.place], [])
     )
-    body = [ast.fix_missing_locations(ast.copy_location(read, loop)), *loop.body]
-    taken = ast.Assign([ast.Name(source, ast.Store())], ast.Call(ast.Name(SOURCE, ast.Load()), [tensor, place], []))
     return LoopHeader(
         index,
         zero,
         ast.Call(ast.Name(COUNT, ast.Load()), [ast.Name(source, ast.Load())], []),
         body,
         [taken],
-        [tensor, place],
+        [rows.tensor, rows.place],
     )
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of a tensor along a dimension, or pieces of one row, which have that dimension."""
+
+    tensor: ast.expr
+    place: ast.expr
+    are_pieces: bool = False
+
+
+def _rows_of(over: ast.expr) -> _Rows | None:
+    tensor: ast.expr
+    rest: list[ast.expr]
+    match over:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr=name), args=[tensor, *rest]):
+            pass
+        case ast.Call(func=ast.Attribute(value=tensor, attr=name), args=rest):
+            if name in _VIEWS:
+                return _Rows(over, ast.Constant(0))
+        case ast.Name() | ast.Subscript():
+            return _Rows(over, ast.Constant(0))
+        case _:
+            return None
+    pieces: list[ast.expr] = []
+    if name in ("split", "chunk"):
+        pieces, rest = rest[:1], rest[1:]
+    elif name != "unbind":
+        return None
+    place = _only(rest, over.keywords)
+    if place is None or (name != "unbind" and not (pieces and _is_number(place))):
+        return None
+    of_one_row = not pieces or ast.unparse(pieces[0]) in (
+        ("1",) if name == "split" else (f"{ast.unparse(tensor)}.{size}" for size in _sizes(ast.unparse(place)))
+    )
+    return _Rows(tensor, place, bool(pieces)) if of_one_row else None
+
+
+def _sizes(place: str) -> tuple[str, ...]:
+    return f"shape[{place}]", f"size({place})", f"size()[{place}]"
+
+
+def _is_number(node: ast.expr) -> bool:
+    match node:
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return _is_number(inner)
+        case ast.Constant(value=int() as value):
+            return not isinstance(value, bool)
+    return False
 
 
 def _only(rest: list[ast.expr], keywords: list[ast.keyword]) -> ast.expr | None:

@@ -24,10 +24,10 @@ from exportdoctor.shims.rules.name_flow import (
 )
 from exportdoctor.shims.rules.name_uses import NameUses, stacked_list
 from exportdoctor.shims.rules.pure_code import Purity
-from exportdoctor.shims.rules.stacked_lists import LoopsOfLists, name_lists_apart
+from exportdoctor.shims.rules.stacked_lists import LoopsOfLists, write_lists_plainly
 
 APPLIES, SCAN, TAKE, KEEP, JOIN, WRITE = (
-    f"{OWN}{name}" for name in ("applies", "steps", "rows_of", "Rows", "join", "write_rows")
+    f"{OWN}{name}" for name in ("applies", "steps", "rows_of", "with_rows", "join", "write_rows")
 )
 """What rewritten code calls."""
 
@@ -44,13 +44,13 @@ class LoopRewrite:
     def of_function(self, node: ast.FunctionDef) -> ast.FunctionDef:
         """The function with its loops rewritten, in a copy."""
         node = copy.deepcopy(node)
-        name_lists_apart(node)
+        write_lists_plainly(node)
         node.body = LoopsOfLists(self.purity).of_block(node.body)
         self._function, self._seen_inside = node, names_in_other_scopes(node)
         self._stacked: set[str] = set()
         node.body = self._block(node.body, [], [])
         for one in ast.walk(node):
-            if (name := stacked_list(one)) is not None and name in self._stacked:
+            if (of := stacked_list(one)) is not None and of.id in self._stacked:
                 one.func = ast.copy_location(ast.Attribute(load(JOIN), one.func.attr, ast.Load()), one)  # type: ignore[attr-defined]
         return node
 
@@ -134,7 +134,8 @@ class LoopRewrite:
         ]
         for one in step.outputs:
             if one.place is None:
-                scanned.append(ast.Assign([ast.Name(one.name, ast.Store())], call_of(KEEP, load(one.row))))
+                kept = call_of(KEEP, load(one.name), load(one.row))
+                scanned.append(ast.Assign([ast.Name(one.name, ast.Store())], kept))
             else:
                 write = call_of(WRITE, load(one.name), ast.Constant(one.place), load(first), load(one.row), backwards)
                 scanned.append(ast.Expr(write))

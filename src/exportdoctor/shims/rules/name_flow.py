@@ -102,6 +102,8 @@ def _fate(name: str, statements: Sequence[ast.stmt]) -> str:
             blocks = inner[1:] if name in bound_names(one.target) else inner
             if name in _all_names_read(one.iter) or "read" in [_fate(name, block) for block in blocks]:
                 return "read"
+            if name in bound_names(one.target) and _runs_a_step(one.iter) and not jumped:
+                return "bound"
         elif inner or isinstance(one, (*OTHER_SCOPES, ast.Try, ast.With)):
             if name in _all_names_read(one):
                 return "read"
@@ -111,6 +113,16 @@ def _fate(name: str, statements: Sequence[ast.stmt]) -> str:
             return "bound"
         jumped = jumped or any(isinstance(each, _JUMPS) for each in ast.walk(one))
     return ""
+
+
+def _runs_a_step(over: ast.expr) -> bool:
+    """Whether the code shows that a loop over it runs a step: a tuple or list, or a `range` of numbers."""
+    match over:
+        case ast.Tuple(elts=elts) | ast.List(elts=elts):
+            return any(not isinstance(one, ast.Starred) for one in elts)
+        case ast.Call(func=ast.Name(id="range"), args=[ast.Constant(value=int() as stop)], keywords=[]):
+            return stop > 0
+    return False
 
 
 def _targets(node: ast.stmt) -> set[str]:

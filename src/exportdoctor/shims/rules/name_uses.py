@@ -10,6 +10,7 @@ from exportdoctor.shims.rules.name_flow import is_name, own_names
 
 JOINS = ("stack", "cat", "concat")
 """Functions of torch that make one tensor of a list."""
+_PLACES = ("1:", ":-1", "::-1")
 _FILLED = ("zeros", "ones", "empty", "full", "zeros_like", "ones_like", "empty_like", "full_like")
 _NEW = ("new_zeros", "new_ones", "new_empty", "new_full", "clone")
 _METADATA = frozenset({"shape", "dtype", "device", "ndim"})
@@ -23,16 +24,16 @@ class NameUses:
     inside: set[str]
     """The names that functions in it mention."""
 
-    def is_only_stacked(self, name: str) -> bool:
-        """Whether the list is nothing but made anew, appended to and stacked or joined."""
+    def is_only_stacked(self, name: str, others: Callable[[ast.AST], Sequence[ast.Name]] = lambda _: ()) -> bool:
+        """Whether the list is nothing but made anew, appended to and stacked or joined, or used as `others` says."""
         allowed = set[int]()
         for one in ast.walk(self.function):
-            allowed.update(map(id, made_by(one, is_empty_list).values()))
+            allowed.update(map(id, (*made_by(one, is_new_list).values(), *others(one))))
             match one:
-                case ast.Call(func=ast.Attribute(value=ast.Name(id=found) as of, attr="append")) if found == name:
+                case ast.Call(func=ast.Attribute(value=ast.Name() as of, attr="append"), args=[_], keywords=[]):
                     allowed.add(id(of))
-                case ast.Call(args=[ast.Name(id=found) as of, *_]) if stacked_list(one) == found == name:
-                    allowed.add(id(of))
+                case ast.Call() if (stacked := stacked_list(one)) is not None:
+                    allowed.add(id(stacked))
         every = (one for one in ast.walk(self.function) if name in own_names(one))
         return name not in self.inside and all(id(one) in allowed for one in every)
 
@@ -54,13 +55,17 @@ class NameUses:
         return False
 
 
-def stacked_list(node: ast.AST) -> str | None:
-    """The name of the list in `torch.stack(name, ...)`, and its like."""
+def stacked_list(node: ast.AST) -> ast.Name | None:
+    """The list in `torch.stack(name, ...)`, and its like, also without its first or last row, or backwards."""
     match node:
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr=attribute), args=[ast.Name(id=name), *_]) if (
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr=attribute), args=[of, *_]) if (
             attribute in JOINS
         ):
-            return name
+            match of:
+                case ast.Subscript(value=ast.Name() as name, slice=places) if ast.unparse(places) in _PLACES:
+                    return name
+                case ast.Name():
+                    return of
     return None
 
 
@@ -75,10 +80,12 @@ def made_by(node: ast.AST, is_made: Callable[[ast.expr], bool]) -> dict[str, ast
     return {one.id: one for one, value in pairs if isinstance(one, ast.Name) and is_made(value)}
 
 
-def is_empty_list(node: ast.expr) -> bool:
-    """`[]` or `list()`."""
+def is_new_list(node: ast.expr) -> bool:
+    """`[]`, `list()`, or a list of what it names."""
     match node:
-        case ast.List(elts=[]) | ast.Call(func=ast.Name(id="list"), args=[], keywords=[]):
+        case ast.List(elts=rows):
+            return not any(isinstance(row, ast.Starred) for row in rows)
+        case ast.Call(func=ast.Name(id="list"), args=[], keywords=[]):
             return True
     return False
 

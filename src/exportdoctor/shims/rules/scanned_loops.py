@@ -33,19 +33,41 @@ from exportdoctor.torch_internals.loop_operators import run_steps
 
 
 class Rows:
-    """A list of as many tensors as a scan had steps, as one tensor with the steps as dimension 0."""
+    """A list of tensors to which a scan has added as many as it had steps. `parts` are rows, and tensors that have such
+    rows as their dimension 0, each with whether it is the latter."""
 
-    def __init__(self, rows: Any) -> None:
-        self.rows = rows
+    def __init__(self, parts: Sequence[tuple[Any, bool]]) -> None:
+        self.parts = list(parts)
+
+    def append(self, row: Any) -> None:
+        """As that of a list."""
+        self.parts.append((row, False))
+
+    def __getitem__(self, places: slice) -> Rows:
+        """As that of a list, for `[1:]`, `[:-1]` and `[::-1]`: there is at least one row in each part."""
+        if places == slice(None, None, -1):
+            return Rows([(part.flip(0) if is_many else part, is_many) for part, is_many in reversed(self.parts)])
+        first, end = (0, slice(1, None)) if places.start == 1 else (-1, slice(None, -1))
+        parts = self.parts[:]
+        part, is_many = parts.pop(first)
+        if is_many:
+            parts.insert(0 if first == 0 else len(parts), (part[end], True))
+        return Rows(parts)
+
+
+def with_rows(before: Any, rows: Any) -> Rows:
+    """A list, and the rows of a scan after it."""
+    parts = before.parts if isinstance(before, Rows) else [(one, False) for one in before]
+    return Rows([*parts, (rows, True)])
 
 
 def scan_applies(length: Any, state: Sequence[Any], lists: Sequence[Any]) -> bool:
-    """Whether a loop of that many steps is one for a scan: it is symbolic, what it carries are tensors, and its lists
-    are empty."""
+    """Whether a loop of that many steps is one for a scan: it is symbolic, what it carries are tensors, and so is what
+    its lists have."""
     import torch
 
-    tensors = all(isinstance(one, torch.Tensor) for one in state)
-    return isinstance(length, torch.SymInt) and tensors and all(one == [] for one in lists)
+    listed = (one for each in lists if isinstance(each, list) for one in each)
+    return isinstance(length, torch.SymInt) and all(isinstance(one, torch.Tensor) for one in (*state, *listed))
 
 
 def rows_first(value: Any, place: int) -> Any:
@@ -92,7 +114,10 @@ class _Joins:
         """As `torch.stack`."""
         import torch
 
-        return tensors.rows.movedim(0, dim) if isinstance(tensors, Rows) else torch.stack(tensors, dim)
+        if not isinstance(tensors, Rows):
+            return torch.stack(tensors, dim)
+        parts = [part if is_many else part.unsqueeze(0) for part, is_many in tensors.parts]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).movedim(0, dim)
 
     def cat(self, tensors: Any, dim: int = 0) -> Any:
         """As `torch.cat`."""
@@ -100,10 +125,16 @@ class _Joins:
 
         if not isinstance(tensors, Rows):
             return torch.cat(tensors, dim)
-        place = dim if dim >= 0 else dim + tensors.rows.dim() - 1
-        return tensors.rows.movedim(0, place).flatten(place, place + 1)
+        made = [_in_place(part, dim) if is_many else part for part, is_many in tensors.parts]
+        return made[0] if len(made) == 1 else torch.cat(made, dim)
 
     concat = cat
+
+
+def _in_place(rows: Any, dim: int) -> Any:
+    """The rows along that dimension of each."""
+    place = dim if dim >= 0 else dim + rows.dim() - 1
+    return rows.movedim(0, place).flatten(place, place + 1)
 
 
 def write_rows(tensor: Any, place: int, start: Any, rows: Any, backwards: bool) -> None:
@@ -118,7 +149,7 @@ def write_rows(tensor: Any, place: int, start: Any, rows: Any, backwards: bool) 
 _FOR = dis.opmap["FOR_ITER"]
 JOINS = _Joins()
 _NAMES: dict[str, Any] = {
-    APPLIES: scan_applies, SCAN: scan, TAKE: rows_of, KEEP: Rows, JOIN: JOINS, WRITE: write_rows,
+    APPLIES: scan_applies, SCAN: scan, TAKE: rows_of, KEEP: with_rows, JOIN: JOINS, WRITE: write_rows,
     SOURCE: rows_first, COUNT: count_of,
 }  # fmt: skip
 
@@ -171,9 +202,9 @@ SHIM = Shim(
     does=(
         "Python asks `range` for its number, so that a recurrence over the sequence fixes how long it is. Where each "
         "step of a loop, forwards or backwards, reads and writes one row and carries tensors to the next, or a list of "
-        "rows is stacked, torch's scan runs it, whose program holds for any number of steps from two on. One step is "
-        "refused where the number is computed from a size (`x.shape[1] - 1`), and none always. torch.onnx translates "
-        "it to ONNX's Scan."
+        "rows is stacked, also one that begins with a row and whose last row is read, torch's scan runs it, whose "
+        "program holds for any number of steps from two on. One step is refused where the number is computed from a "
+        "size (`x.shape[1] - 1`), and none always. torch.onnx translates it to ONNX's Scan."
     ),
     precondition=(
         "each such loop runs at least once, and at least twice where the number of its steps is computed from a size; "

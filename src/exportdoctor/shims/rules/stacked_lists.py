@@ -1,21 +1,39 @@
-"""`torch.stack([... for index in range(length)])` becomes a loop that appends to a list, and the stack of that. In
-`rows = torch.stack(rows)` the list gets a name of its own.
+"""Lists that are stacked, written in one way: made, appended to and stacked.
+
+`torch.stack([... for index in range(length)])` becomes a loop that appends to a list, and the stack of that.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from typing import Any
 
+from exportdoctor.shims.rules.made_code import load
 from exportdoctor.shims.rules.name_flow import OTHER_SCOPES, OWN, names_in_other_scopes
-from exportdoctor.shims.rules.name_uses import JOINS, is_empty_list, made_by, stacked_list
+from exportdoctor.shims.rules.name_uses import JOINS, NameUses, is_new_list, made_by, stacked_list
 from exportdoctor.shims.rules.pure_code import Purity
 
 _SCOPES = (*OTHER_SCOPES, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 """What binds names of its own."""
 
 
-def name_lists_apart(function: ast.FunctionDef) -> None:
+def write_lists_plainly(function: ast.FunctionDef) -> None:
+    """Write what a function does with lists that it stacks as `append`: in it `rows += [row]` and `rows = rows + [row]`
+    become that, `rows[-1]` a name for the last row, and where a stack takes the name of its list the list gets another.
+    """
+    for block in _blocks(function):
+        block[:] = map(_without_annotation, block)
+    _name_lists_apart(function)
+    uses = NameUses(function, names_in_other_scopes(function))
+    every = {name for one in ast.walk(function) for name in made_by(one, is_new_list)}
+    lists = {name for name in every if uses.is_only_stacked(name, _adds_or_reads_last)}
+    last = {one.id for node in ast.walk(function) if (one := _last_of(node)) is not None and one.id in lists}
+    plain = _PlainLists(lists, {name for name in last if _begins_with_a_row(function, name)})
+    function.body = [made for one in function.body for made in _as_list(plain.visit(one))]
+
+
+def _name_lists_apart(function: ast.FunctionDef) -> None:
     """Give each list whose name its stack takes over a name of its own, from where it is made to there.
 
     Both statements are of one block, which nothing between them leaves. Code with `try`, which may go on after half of
@@ -29,10 +47,17 @@ def name_lists_apart(function: ast.FunctionDef) -> None:
             name = _name_of_stack(one)
             if name is None or name in inside:
                 continue
-            made = [nth for nth in range(end) if name in made_by(block[nth], is_empty_list)]
+            made = [nth for nth in range(end) if name in made_by(block[nth], is_new_list)]
             if made and not any(map(_leaves, block[made[-1] : end])):
                 count += 1
                 _rename(block[made[-1] : end + 1], name, f"{OWN}rows_of_{name}_{count}")
+
+
+def _without_annotation(statement: ast.stmt) -> ast.stmt:
+    match statement:
+        case ast.AnnAssign(target=ast.Name() as name, value=ast.expr() as value):
+            return ast.copy_location(ast.Assign([name], value), statement)
+    return statement
 
 
 def _blocks(function: ast.FunctionDef) -> Iterator[list[ast.stmt]]:
@@ -43,12 +68,15 @@ def _blocks(function: ast.FunctionDef) -> Iterator[list[ast.stmt]]:
 
 
 def _name_of_stack(statement: ast.stmt) -> str | None:
-    """The name in `name = ... torch.stack(name)`, where nothing in the value binds names."""
+    """The name in `name = ... torch.stack(name)`, also among others, where nothing in the value binds names."""
     match statement:
-        case ast.Assign(targets=[ast.Name(id=name)], value=value):
+        case ast.Assign(targets=[target], value=value):
+            names = target.elts if isinstance(target, ast.Tuple) else [target]
             every = list(ast.walk(value))
-            stacks = any(stacked_list(one) == name for one in every)
-            return name if stacks and not any(isinstance(one, (*_SCOPES, ast.NamedExpr)) for one in every) else None
+            if not any(isinstance(one, (*_SCOPES, ast.NamedExpr)) for one in every):
+                stacked = [of.id for one in every if (of := stacked_list(one)) is not None]
+                if all(isinstance(one, ast.Name) for one in names):
+                    return next((one.id for one in names if isinstance(one, ast.Name) and one.id in stacked), None)
     return None
 
 
@@ -59,11 +87,110 @@ def _leaves(statement: ast.stmt) -> bool:
 def _rename(statements: list[ast.stmt], name: str, own: str) -> None:
     """The name of a list, in the statement that makes it, those that use it, and the value that takes its name."""
     first, last = statements[0], statements[-1]
-    made_by(first, is_empty_list)[name].id = own
+    made_by(first, is_new_list)[name].id = own
     stays = {id(one) for one in ast.walk(last) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
     for one in (each for statement in statements[1:] for each in ast.walk(statement)):
         if isinstance(one, ast.Name) and one.id == name and id(one) not in stays:
             one.id = own
+
+
+def _added_to(node: ast.AST) -> tuple[list[ast.Name], ast.expr] | None:
+    """The names of the list, and the row, in `rows += [row]` and `rows = rows + [row]`."""
+    match node:
+        case ast.AugAssign(target=ast.Name() as name, op=ast.Add(), value=ast.List(elts=[row])):
+            return None if isinstance(row, ast.Starred) else ([name], row)
+        case ast.Assign(
+            targets=[ast.Name() as name],
+            value=ast.BinOp(left=ast.Name() as before, op=ast.Add(), right=ast.List(elts=[row])),
+        ) if name.id == before.id and not isinstance(row, ast.Starred):
+            return [name, before], row
+    return None
+
+
+def _last_of(node: ast.AST) -> ast.Name | None:
+    """The list in `rows[-1]` that is read."""
+    match node:
+        case ast.Subscript(
+            value=ast.Name() as name, slice=ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=1)), ctx=ast.Load()
+        ):
+            return name
+    return None
+
+
+def _adds_or_reads_last(node: ast.AST) -> list[ast.Name]:
+    added, last = _added_to(node), _last_of(node)
+    return [*(added[0] if added is not None else ()), *([last] if last is not None else ())]
+
+
+def _begins_with_a_row(function: ast.FunctionDef, name: str) -> bool:
+    """Whether it is made as a list of one row wherever it is made."""
+    made = [one for one in ast.walk(function) if name in made_by(one, is_new_list)]
+    return all(isinstance(one, ast.Assign) and _only_row(one) is not None for one in made)
+
+
+def _only_row(node: ast.Assign) -> ast.expr | None:
+    match node:
+        case ast.Assign(targets=[ast.Name()], value=ast.List(elts=[row])):
+            return row
+    return None
+
+
+class _PlainLists(ast.NodeTransformer):
+    """Writes `append` for what adds to one of `lists`, and a name of its own for the last row of one of `last`."""
+
+    def __init__(self, lists: Collection[str], last: Collection[str]) -> None:
+        self.lists, self.last = lists, last
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        added = self._append(node)
+        if added is not None:
+            return added
+        self.generic_visit(node)
+        row = _only_row(node)
+        if row is None or not isinstance(name := node.targets[0], ast.Name) or name.id not in self.last:
+            return node
+        node.value = ast.List([load(_last_row(name.id))], ast.Load())
+        return _at(node, ast.Assign([ast.Name(_last_row(name.id), ast.Store())], row), node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> Any:
+        return self._append(node) or self.generic_visit(node)
+
+    def visit_Expr(self, node: ast.Expr) -> Any:
+        match node.value:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[row]) if name in self.last:
+                return self._appended(node, name, row)
+        return self.generic_visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        of = _last_of(node)
+        if of is not None and of.id in self.last:
+            return ast.copy_location(load(_last_row(of.id)), node)
+        return self.generic_visit(node)
+
+    def _append(self, node: ast.stmt) -> list[ast.stmt] | None:
+        added = _added_to(node)
+        return self._appended(node, added[0][0].id, added[1]) if added and added[0][0].id in self.lists else None
+
+    def _appended(self, node: ast.stmt, name: str, row: ast.expr) -> list[ast.stmt]:
+        made: list[ast.stmt] = []
+        row = self.visit(row)
+        if name in self.last:
+            made.append(ast.Assign([ast.Name(_last_row(name), ast.Store())], row))
+            row = load(_last_row(name))
+        return _at(node, *made, ast.Expr(ast.Call(ast.Attribute(load(name), "append", ast.Load()), [row], [])))
+
+
+def _last_row(name: str) -> str:
+    return f"{OWN}last_of_{name}"
+
+
+def _at(node: ast.stmt, *made: ast.stmt) -> list[ast.stmt]:
+    """Statements in place of one."""
+    return [ast.fix_missing_locations(ast.copy_location(one, node)) for one in made]
+
+
+def _as_list(made: Any) -> list[ast.stmt]:
+    return made if isinstance(made, list) else [made]
 
 
 class LoopsOfLists:
