@@ -45,7 +45,8 @@ def find_alternatives(
     confirm_ahead: Callable[[Ids], Lookahead],
 ) -> ProbeSteps[tuple[CuringSet, ...]]:
     """`best` and what was found beside it, the soundest first, then those that are right in any memory layout, then
-    those that refuse the fewest drawn inputs, then the smallest, then the first that was found.
+    those that fix the fewest sizes, then those that refuse the fewest drawn inputs, then the smallest, then the first
+    that was found.
 
     Those that could come before the best are asked first, then the first sets side by side, by `probe_of`. `ahead` asks
     ahead what the set that will be prescribed needs, as soon as nothing that is left could take its place;
@@ -91,9 +92,15 @@ def find_alternatives(
     return tuple(sorted(found, key=lambda cured: _shown_place(cured, catalogue)))
 
 
-def _shown_place(cured: CuringSet, catalogue: ShimCatalogue) -> tuple[int, bool, int, int]:
-    one_layout, refused = cured.outcome.wrong_layout is not None, len(cured.outcome.refused_sets)
-    return catalogue.shown_rank(cured.shims, cured.outcome), one_layout, refused, len(cured.shims)
+def _shown_place(cured: CuringSet, catalogue: ShimCatalogue) -> tuple[int, bool, int, int, int]:
+    outcome = cured.outcome
+    return (
+        catalogue.shown_rank(cured.shims, outcome),
+        outcome.wrong_layout is not None,
+        len(outcome.fixed or ()),
+        len(outcome.refused_sets),
+        len(cured.shims),
+    )
 
 
 def _leader(found: list[CuringSet], catalogue: ShimCatalogue) -> CuringSet:
@@ -102,8 +109,8 @@ def _leader(found: list[CuringSet], catalogue: ShimCatalogue) -> CuringSet:
 
 
 def _would_lead(shims: Ids, found: list[CuringSet], catalogue: ShimCatalogue) -> bool:
-    """Whether it would come before all that are proved, if its proof refused nothing."""
-    return (catalogue.rank(shims), False, 0, len(shims)) < _shown_place(_leader(found, catalogue), catalogue)
+    """Whether it would come before all that are proved, if it fixed no size and its proof refused nothing."""
+    return (catalogue.rank(shims), False, 0, 0, len(shims)) < _shown_place(_leader(found, catalogue), catalogue)
 
 
 def _sets_that_may_lead(
