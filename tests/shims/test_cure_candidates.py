@@ -81,6 +81,19 @@ def test_with_the_shim_it_exports_and_agrees_with_eager(name: str) -> None:
             assert max(float((a - b).abs().max()) for a, b in zip(answer, want, strict=True)) <= TOLERANCE
 
 
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_it_exports_also_where_a_module_has_two_names(name: str) -> None:
+    """A non-strict export then runs forward on a proxy of each module, the root too."""
+    found, call = CASES[name], CASES[name].call()
+    one = torch.nn.Identity()
+    call.module.add_module("first_name", one)
+    call.module.add_module("second_name", one)
+    with sh.apply_shims((SHIMS[name],), call) as given:
+        found.export(given)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_everything_is_restored_also_when_the_body_raises(name: str) -> None:

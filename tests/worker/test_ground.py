@@ -19,8 +19,8 @@ from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.shims import call_for_part
 from exportdoctor.targets import resolve
 from exportdoctor.targets.model.weights import random_parameters
+from exportdoctor.torch_internals.module_proxies import state_id
 from exportdoctor.worker.attempt.shimmed_export import shimmed_export
-from exportdoctor.worker.describe.module_stack import state_id
 from exportdoctor.worker.prove.ground import disturb, disturb_each
 from parts import part_of
 from scanning import scan_file

@@ -10,6 +10,7 @@ from typing import Any
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.known_tensors import torch_name
 from exportdoctor.torch_internals.fake_tensors import is_fake
+from exportdoctor.torch_internals.module_proxies import is_same_module
 from exportdoctor.torch_internals.trees import tree_leaves
 
 
@@ -22,7 +23,7 @@ def stand_in_for_functions(module: Any, others: Mapping[str, Callable[..., Any]]
 
     @functools.wraps(forward)
     def with_others(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self is not module:
+        if not is_same_module(self, module):
             return forward(self, *args, **kwargs)
         with _mode(others):
             return forward(self, *args, **kwargs)

@@ -12,6 +12,7 @@ from exportdoctor.shims.eager_run import run_copy
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable
 from exportdoctor.torch_internals.fake_tensors import is_fake
+from exportdoctor.torch_internals.module_proxies import is_same_module
 from exportdoctor.torch_internals.tracing_modes import outside_all_modes
 from exportdoctor.torch_internals.trees import tree_leaves
 
@@ -112,7 +113,7 @@ def _patch_forward(
 
     @functools.wraps(forward)
     def with_known_state(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self is not root:
+        if not is_same_module(self, root):
             return forward(self, *args, **kwargs)
         known = follow({name: one for name, one in _state_of(self).items() if name in real}, real)
         with _mode_of(known):

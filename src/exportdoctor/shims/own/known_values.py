@@ -19,6 +19,7 @@ from exportdoctor.shims.export_call import ExportCall, Named, named_inputs, shap
 from exportdoctor.shims.known_tensors import draws_at_random, writes_to_first
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.torch_internals.fake_tensors import is_fake
+from exportdoctor.torch_internals.module_proxies import is_same_module
 from exportdoctor.torch_internals.tracing_modes import outside_all_modes
 from exportdoctor.torch_internals.trees import tree_leaves, tree_map
 
@@ -92,7 +93,7 @@ def _with_constants(forward: Callable[..., Any], root: Any, constants: dict[str,
 
     @functools.wraps(forward)
     def with_constants(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self is not root:
+        if not is_same_module(self, root):
             return forward(self, *args, **kwargs)
         values = KnownValues(constants)
         with propagate_constants(values):

@@ -19,6 +19,7 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import Replacement, Shim
 from exportdoctor.shims.rewriting import function_tree
+from exportdoctor.torch_internals.module_proxies import is_same_module
 
 
 @functools.lru_cache(maxsize=1024)
@@ -80,7 +81,7 @@ def _forward_without_traces(forward: Callable[..., Any], root: Any) -> Callable[
 
     @functools.wraps(forward)
     def forward_without_traces(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self is not root:
+        if not is_same_module(self, root):
             return forward(self, *args, **kwargs)
         before = [(module, dict(vars(module)), dict(module._buffers)) for module in root.modules()]
         try:

@@ -16,6 +16,7 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.scanned_loops import scan
+from exportdoctor.torch_internals.module_proxies import original_module, state_id
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -136,6 +137,7 @@ def computes_as_torch(module: nn.RNNBase) -> bool:
     It is not where a subclass or the instance has other methods than torch's, nor where other tensors than the
     attributes are in the list from which torch's forward takes its weights.
     """
+    module = original_module(module)
     torchs = next(kind for kind in type(module).__mro__ if kind in recurrent_kinds())
     between = type(module).__mro__[: type(module).__mro__.index(torchs)]
     own = {name for one in between for name, value in vars(one).items() if hasattr(value, "__get__")} - {"__init__"}
@@ -154,13 +156,13 @@ def recurrent_kinds() -> tuple[type[nn.RNNBase], ...]:
 
 
 def _forward_of(plain: Callable[..., Any], others: frozenset[int]) -> Callable[..., Any]:
-    """The forward in which a symbolic number of steps is scanned, but in modules whose id is in `others`."""
+    """The forward in which a symbolic number of steps is scanned, but in modules whose `state_id` is in `others`."""
     import torch
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:
         is_tensor = isinstance(input, torch.Tensor)
         length = input.shape[1 if self.batch_first and input.dim() == 3 else 0] if is_tensor else 0
-        if id(self) in others or not isinstance(length, torch.SymInt) or (self.training and self.dropout):
+        if state_id(self) in others or not isinstance(length, torch.SymInt) or (self.training and self.dropout):
             return plain(self, input, hx)
         return run_recurrent(self, input, hx)
 
@@ -170,8 +172,8 @@ def _forward_of(plain: Callable[..., Any], others: frozenset[int]) -> Callable[.
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
     found = [one for one in call.module.modules() if isinstance(one, recurrent_kinds())]
-    others = frozenset(id(one) for one in found if not computes_as_torch(one))
-    if len(others) == len({id(one) for one in found}):
+    others = frozenset(state_id(one) for one in found if not computes_as_torch(one))
+    if len(others) == len({state_id(one) for one in found}):
         own = "each LSTM, GRU and RNN of the module has methods or weights of its own"
         raise NotApplicable(own if others else "the module has no LSTM, GRU or RNN")
     with ExitStack() as stack:

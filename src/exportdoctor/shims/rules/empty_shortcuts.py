@@ -25,6 +25,7 @@ from exportdoctor.shims.export_call import ExportCall, Inputs
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.code_swap import compile_for, definition_of, swap_code, user_functions
 from exportdoctor.targets.eager import CallResult, run_calls, same_values
+from exportdoctor.torch_internals.module_proxies import is_same_module, state_id
 from exportdoctor.torch_internals.shape_env import truth_of_nothing
 from exportdoctor.torch_internals.trees import tree_flatten, tree_leaves, tree_map
 
@@ -133,15 +134,17 @@ class Shortcuts:
             code = frame.f_code
             if is_user_file(code.co_filename):
                 first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-                path.append((code.co_qualname, frame.f_lineno, self._names.get(id(first), "")))
-                if first is self.call.module:
+                path.append(
+                    (code.co_qualname, frame.f_lineno, self._names.get(id(getattr(first, "__dict__", None)), ""))
+                )
+                if is_same_module(first, self.call.module):
                     break
             frame = frame.f_back
         return tuple(path)
 
     @functools.cached_property
     def _names(self) -> dict[int, str]:
-        return {id(module): name for name, module in self.call.module.named_modules()}
+        return {state_id(module): name for name, module in self.call.module.named_modules()}
 
 
 def alike_rows(example: Inputs) -> Iterator[Inputs]:

@@ -12,6 +12,7 @@ from typing import Any
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.export_call import ExportCall, Named
 from exportdoctor.shims.rules.hoisted_results import HoistedResult
+from exportdoctor.torch_internals.module_proxies import is_same_module
 
 _NAME = re.compile(r"__\d+_\d+$")
 """The end of the names of inputs that are made here."""
@@ -36,7 +37,7 @@ def taking_more(
     names = [name for result in results for name in result.names if name]
     own = vars(module).get("forward")  # a part spells out keywords there, which hides the forward of the class
     holder, forward = (kind, kind.forward) if own is None else (module, own)
-    taking = _with_parameters(forward, names, take, lambda args: own is not None or args[0] is module)
+    taking = _with_parameters(forward, names, take, lambda args: own is not None or is_same_module(args[0], module))
     with patch_attribute(holder, "forward", taking):
         bundled = call.kwargs.keys() - inspect.signature(module.forward).parameters.keys()
         yield call.with_options(flat_forward=call.options.flat_forward or bool(bundled))

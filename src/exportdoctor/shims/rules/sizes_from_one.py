@@ -17,6 +17,7 @@ from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.tensor_sizes import SHAPES, replace_sizes
 from exportdoctor.torch_internals.fake_tensors import is_fake
+from exportdoctor.torch_internals.module_proxies import is_same_module
 from exportdoctor.torch_internals.shape_env import has_unbacked_size
 from exportdoctor.torch_internals.trees import tree_leaves
 
@@ -69,7 +70,7 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
     module, kind, checks = call.module, type(call.module), _Checks()
     own = vars(module).get("forward")
     holder, forward = (kind, kind.forward) if own is None else (module, own)
-    checking = _with_checks(forward, lambda args: own is not None or args[0] is module, checks)
+    checking = _with_checks(forward, lambda args: own is not None or is_same_module(args[0], module), checks)
     with patch_attribute(holder, "forward", checking):
         yield call
     if checks.traced and not checks.made:

@@ -26,8 +26,8 @@ from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Sta
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.process.supervise import resident_mb
 from exportdoctor.report import wording
+from exportdoctor.torch_internals.module_proxies import state_id
 from exportdoctor.torch_internals.shape_env import expression_in
-from exportdoctor.worker.describe.module_stack import state_id
 from exportdoctor.worker.describe.python_frames import is_user_frame, source_line
 
 _EVERY = 0.01

@@ -6,8 +6,8 @@ from exportdoctor.core.errors import TargetError
 from exportdoctor.core.exception_text import cause_of, class_name, context_of, summary, text_of
 from exportdoctor.targets.built import BuiltPart
 from exportdoctor.targets.eager import FIX_FIRST, own_stack
+from exportdoctor.torch_internals.module_proxies import state_id
 from exportdoctor.worker.describe.describe_failure import describe_failure
-from exportdoctor.worker.describe.module_stack import state_id
 
 # torch._subclasses.fake_tensor raises these where a fake tensor's value or a value-dependent size is asked for
 _VALUE_ERRORS = frozenset(

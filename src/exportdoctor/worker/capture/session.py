@@ -17,6 +17,7 @@ from exportdoctor.core.records.probe import Probe
 from exportdoctor.report.wording import capture as wording
 from exportdoctor.targets.built import BuiltPart
 from exportdoctor.torch_internals.fake_tensors import has_fakes
+from exportdoctor.torch_internals.module_proxies import state_id
 from exportdoctor.torch_internals.pytree_registry import names_registered_in
 from exportdoctor.worker.capture.dim_names import all_dynamic, declared_dims, name_axes, select_dims
 from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, input_facts, leaves_of
@@ -24,7 +25,6 @@ from exportdoctor.worker.capture.fingerprint import Fingerprints, Question
 from exportdoctor.worker.capture.forward_hooks import CALLS_KEPT, Call, ModuleCalls, add_dims, record_calls
 from exportdoctor.worker.capture.outside_mentions import find_mentioned
 from exportdoctor.worker.capture.snapshot import CopyBudget
-from exportdoctor.worker.describe.module_stack import state_id
 
 Shapes = dict[str, Any] | tuple[Any, ...] | list[Any] | None
 """`dynamic_shapes` of `torch.export.export`."""

@@ -17,8 +17,9 @@ from exportdoctor.core.exception_text import cause_of, context_of, text_of
 from exportdoctor.core.failure.frames import is_our_file, is_user_file
 from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Stage
 from exportdoctor.torch_internals.dynamo_frames import interpreted_frame, is_interpreter, recorded_stack
+from exportdoctor.torch_internals.module_proxies import state_id
 from exportdoctor.torch_internals.tracer_frames import symbolic_node
-from exportdoctor.worker.describe.module_stack import Names, innermost_of, is_call_of_module, runs_module, state_id
+from exportdoctor.worker.describe.module_stack import Names, innermost_of, is_call_of_module, runs_module
 from exportdoctor.worker.describe.partial_graph import custom_ops, last_op
 from exportdoctor.worker.describe.python_frames import (
     is_raised_by_user,

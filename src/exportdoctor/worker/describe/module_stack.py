@@ -7,15 +7,11 @@ from types import FrameType
 
 import torch
 
+from exportdoctor.torch_internals.module_proxies import state_id
 from exportdoctor.worker.describe.python_frames import is_user_frame
 
 Names = Mapping[int, str]
 _CALLS = ("_wrapped_call_impl", "_call_impl", "forward")
-
-
-def state_id(module: torch.nn.Module) -> int:
-    """Names a module by its attribute dictionary: torch's tracer hands out proxies that share it with the original."""
-    return id(vars(module))
 
 
 def is_call_of_module(name: str) -> bool:

@@ -29,11 +29,11 @@ from exportdoctor.targets import BuiltPart
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import blame_running_code
 from exportdoctor.targets.sizes.dynamic_shapes import is_dynamic
+from exportdoctor.torch_internals.module_proxies import state_id
 from exportdoctor.torch_internals.program_checks import input_shapes
 from exportdoctor.torch_internals.trees import tree_unflatten
 from exportdoctor.worker import environment
 from exportdoctor.worker.describe.guard_origin import record_guards
-from exportdoctor.worker.describe.module_stack import state_id
 from exportdoctor.worker.domain.part_search import make_search
 from exportdoctor.worker.domain.size_trials import SAVED, TriedStage
 from exportdoctor.worker.export.program_file import load_program, save_program

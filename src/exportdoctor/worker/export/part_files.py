@@ -25,9 +25,9 @@ from exportdoctor.report.wording import capture as wording
 from exportdoctor.shims import ExportCall, Inputs, Shim, apply_shims, call_for_part, export_program
 from exportdoctor.targets import BuiltPart
 from exportdoctor.targets.eager import copy_inputs, run_calls
+from exportdoctor.torch_internals.module_proxies import state_id
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
 from exportdoctor.worker.describe.guard_origin import record_guards
-from exportdoctor.worker.describe.module_stack import state_id
 from exportdoctor.worker.domain.part_search import make_search
 from exportdoctor.worker.domain.size_trials import SAVED, DomainSearch, TriedStage
 from exportdoctor.worker.export.load_cost import LoadCost, measure_load

@@ -26,8 +26,8 @@ from exportdoctor.core.protocol.numbers_ladder import (
 from exportdoctor.report.wording import ladder as wording
 from exportdoctor.shims import apply_shims, call_for_part, export_program
 from exportdoctor.targets.eager import blame_running_code
+from exportdoctor.torch_internals.module_proxies import state_id
 from exportdoctor.worker import environment
-from exportdoctor.worker.describe.module_stack import state_id
 from exportdoctor.worker.export.program_file import load_program
 from exportdoctor.worker.numbers.comparer import Comparer
 from exportdoctor.worker.numbers.rung import Rung, file_rung, has_names_of, has_scopes, program_rung

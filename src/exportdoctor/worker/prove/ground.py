@@ -15,8 +15,8 @@ import torch
 from exportdoctor.core.records.outcome import Ground
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import copy_inputs, run_once, same_values
+from exportdoctor.torch_internals.module_proxies import state_id
 from exportdoctor.torch_internals.trees import tree_map
-from exportdoctor.worker.describe.module_stack import state_id
 from exportdoctor.worker.prove.allowed_error import is_fill_value
 from exportdoctor.worker.prove.compare_outputs import compare_outputs
 from exportdoctor.worker.prove.object_walk import map_tensors

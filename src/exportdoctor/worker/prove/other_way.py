@@ -22,6 +22,7 @@ import torch
 from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.report.wording.export import goes_another_way
 from exportdoctor.targets.eager import run_calls
+from exportdoctor.torch_internals.module_proxies import is_same_module
 from exportdoctor.worker.describe.module_stack import is_call_of_module
 from exportdoctor.worker.describe.python_frames import expression_at, is_user_frame
 from exportdoctor.worker.prove.input_set import InputSet
@@ -103,7 +104,7 @@ class StepWatch:
         code = frame.f_code
         if not self.is_running:
             is_call = is_call_of_module(code.co_name) and not is_user_frame(frame)
-            if not is_call or frame.f_locals.get("self") is not self.module:
+            if not is_call or not is_same_module(frame.f_locals.get("self"), self.module):
                 return None
             self.is_running, self.steps = True, []
             return self._on_root

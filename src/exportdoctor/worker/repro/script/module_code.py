@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from exportdoctor.core.failure.frames import is_defined_in_torch
-from exportdoctor.worker.describe.module_stack import state_id
+from exportdoctor.torch_internals.module_proxies import state_id
 from exportdoctor.worker.repro.script.definitions import DefinitionWriter
 from exportdoctor.worker.repro.script.literals import expression, plain_code, torch_module_code, torch_name
 from exportdoctor.worker.repro.script.prune import CodeSelection

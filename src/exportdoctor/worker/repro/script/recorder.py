@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from exportdoctor.core.failure.frames import is_user_file
-from exportdoctor.worker.describe.module_stack import state_id
+from exportdoctor.torch_internals.module_proxies import state_id
 
 _PLAIN = (bool, int, float, str)
 Site = tuple[str, int, int, int, int]
