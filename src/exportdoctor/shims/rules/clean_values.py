@@ -167,7 +167,7 @@ class CleanValues:
         is unclean. So is a size that follows from unclean values."""
         tensors, name = _tensors(given), operator.__name__
         self.numbers += _reads_number(operator) and not all(map(self.is_clean, tensors))
-        if any(map(self._has_unclean_size, tensors)) or not all(map(self.is_clean, _deciding(operator, given))):
+        if any(map(self._has_unclean_size, tensors)) or not all(map(self.is_clean, _sizing_tensors(operator, given))):
             self._add_sizes(made)
         sources = self._sources_of(tensors)
         written = tensors[:1] if _writes(name.partition(".")[0]) else []
@@ -219,7 +219,7 @@ def _tensors(tree: Any) -> list[Any]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
-def _deciding(operator: Any, given: Any) -> list[Any]:
+def _sizing_tensors(operator: Any, given: Any) -> list[Any]:
     """The tensors on whose values the sizes of an operator's results depend."""
     import torch
 

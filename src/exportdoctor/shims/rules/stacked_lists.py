@@ -94,7 +94,7 @@ def _rename(statements: list[ast.stmt], name: str, own: str) -> None:
             one.id = own
 
 
-def _added_to(node: ast.AST) -> tuple[list[ast.Name], ast.expr] | None:
+def _addition(node: ast.AST) -> tuple[list[ast.Name], ast.expr] | None:
     """The names of the list, and the row, in `rows += [row]` and `rows = rows + [row]`."""
     match node:
         case ast.AugAssign(target=ast.Name() as name, op=ast.Add(), value=ast.List(elts=[row])):
@@ -118,7 +118,7 @@ def _last_of(node: ast.AST) -> ast.Name | None:
 
 
 def _adds_or_reads_last(node: ast.AST) -> list[ast.Name]:
-    added, last = _added_to(node), _last_of(node)
+    added, last = _addition(node), _last_of(node)
     return [*(added[0] if added is not None else ()), *([last] if last is not None else ())]
 
 
@@ -158,7 +158,7 @@ class _PlainLists(ast.NodeTransformer):
     def visit_Expr(self, node: ast.Expr) -> Any:
         match node.value:
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[row]) if name in self.last:
-                return self._appended(node, name, row)
+                return self._appends(node, name, row)
         return self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
@@ -168,10 +168,10 @@ class _PlainLists(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def _append(self, node: ast.stmt) -> list[ast.stmt] | None:
-        added = _added_to(node)
-        return self._appended(node, added[0][0].id, added[1]) if added and added[0][0].id in self.lists else None
+        added = _addition(node)
+        return self._appends(node, added[0][0].id, added[1]) if added and added[0][0].id in self.lists else None
 
-    def _appended(self, node: ast.stmt, name: str, row: ast.expr) -> list[ast.stmt]:
+    def _appends(self, node: ast.stmt, name: str, row: ast.expr) -> list[ast.stmt]:
         made: list[ast.stmt] = []
         row = self.visit(row)
         if name in self.last:
