@@ -335,6 +335,12 @@ def test_a_method_draws_what_the_function_draws() -> None:
     [
         ("dynamic_dim_specialised", "Constraints violated", "power = (t - len(t) // 2) / base", "Write `t.shape[0]`"),
         ("dynamic_dim_specialised", "Constraints violated", "rows = int(x.shape[0])", "Leave out `int`"),
+        (
+            "dynamic_dim_specialised",
+            "Constraints violated",
+            'return torch.einsum("ij,jk,kl->il", x, y, z)',
+            "Export with `torch.backends.opt_einsum.enabled = False`",
+        ),
         ("data_dependent_value", "Could not extract specialized integer from data-dependent expression u0",
          "count = int(index.max()) + 1", "Write `index.max().item()` in place of `int(index.max())`"),
     ],

@@ -159,10 +159,14 @@ def test_an_unsound_shim_is_a_candidate_only_where_it_is_allowed() -> None:
 
 
 @pytest.mark.parametrize("change", [{"kinds": ("vmap",)}, {"message": "nowhere"}, {"where": "nowhere"},
-                                    {"exporters": ("torchscript",)}])  # fmt: skip
+                                    {"exporters": ("torchscript",)}, {"guard": "nowhere"}])  # fmt: skip
 def test_a_pattern_matches_only_with_everything_it_asks_for(change: dict[str, object]) -> None:
-    seen = seen_in_failure(failure(SPLIT), kind=FailureKind.DATA_DEPENDENT_GUARD)
-    whole = Cure(kinds=("data_dependent_guard",), message="u0 > 1", where="cu_seqlens|lengths", exporters=("export",))
+    guarded = msgspec.structs.replace(failure(SPLIT), guard=SIZE)
+    seen = seen_in_failure(guarded, kind=FailureKind.DATA_DEPENDENT_GUARD)
+    whole = Cure(
+        kinds=("data_dependent_guard",), message="u0 > 1", where="cu_seqlens|lengths", exporters=("export",),
+        guard="q_length",
+    )  # fmt: skip
     assert whole.matches(seen)
     assert not replace(whole, **change).matches(seen)  # type: ignore[arg-type]
 

@@ -57,6 +57,11 @@ class Encoder(nn.Module):
         return self.proj(patches)[window_index]
 
 
+class Chained(nn.Module):
+    def forward(self, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        return torch.einsum("ij,jk,kl->il", x, y, z)
+
+
 class Experts(nn.Module):
     """Rows go to one of three layers; one without rows is skipped."""
 
@@ -759,6 +764,12 @@ CASES: dict[str, Case] = {
         [(torch.tensor([1, 3, 0]),), (torch.tensor([5, 0]),), (torch.tensor([0, 0, 0, 2]),)],
         "data-dependent",
         (_FREE,),
+    ),
+    "einsum-path-of-example": case(
+        Chained,
+        [(torch.randn(rows, 4), torch.randn(4, inner), torch.randn(inner, 2)) for rows, inner in ((3, 5), (7, 6))],
+        "Constraints violated",
+        (_FREE, {1: Dim.DYNAMIC}, _FREE),
     ),
     "equal-as-item": case(
         Selecting,

@@ -20,7 +20,8 @@ class FailureView:
     """A failure as patterns see it.
 
     Lines are `file:function: source`; `born` are the lines that created unbacked symbols, by `operators`.
-    `of_constants`: the value that the failure is about follows from no input and no state.
+    `of_constants`: the value that the failure is about follows from no input and no state. `guards` are the lines that
+    made the guards which declared dimensions violate.
     """
 
     kind: FailureKind
@@ -30,6 +31,7 @@ class FailureView:
     born: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
     of_constants: bool = False
+    guards: tuple[str, ...] = ()
 
 
 def seen_in_failure(failure: Failure, *, kind: FailureKind, exporter: str = "export") -> FailureView:
@@ -42,6 +44,7 @@ def seen_in_failure(failure: Failure, *, kind: FailureKind, exporter: str = "exp
         born=_lines(origin.frame for origin in failure.origins if origin.frame is not None),
         operators=tuple(origin.op for origin in failure.origins if origin.op is not None),
         of_constants=failure.slice is not None and failure.slice.of_constants,
+        guards=_lines(one for one in (failure.guard, *(each.guard for each in failure.violations)) if one is not None),
     )
 
 
@@ -52,8 +55,8 @@ class Cure:
     `kinds` are values of `FailureKind` and `exporters` keys of `EXPORTERS`, written as strings; others are refused.
     `message` and `where` are regular expressions, searched in the exceptions' messages and in the lines of the stack or
     of symbol origins; `born` is one in the lines of symbol origins alone, `operator` one in the names of the operators
-    that created unbacked symbols. With `of_constants`, the failure must be about a value that follows from no input and
-    no state.
+    that created unbacked symbols, and `guard` one in the lines of violated guards. With `of_constants`, the failure
+    must be about a value that follows from no input and no state.
     """
 
     kinds: tuple[str, ...] = ()
@@ -61,6 +64,7 @@ class Cure:
     where: str = ""
     born: str = ""
     operator: str = ""
+    guard: str = ""
     exporters: tuple[str, ...] = ()
     of_constants: bool = False
 
@@ -77,6 +81,7 @@ class Cure:
             and (not self.where or _any(self.where, (*seen.lines, *seen.born)))
             and (not self.born or _any(self.born, seen.born))
             and (not self.of_constants or seen.of_constants)
+            and (not self.guard or _any(self.guard, seen.guards))
             and (not self.operator or _any(self.operator, seen.operators))
         )
 

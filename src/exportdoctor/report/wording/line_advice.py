@@ -173,7 +173,19 @@ def size_as_number(finding: Finding) -> str:
             return f"Write `{_plain(instead)}` in place of `{owner}.{name}`: {why}."
         if library == "numpy":
             return f"Compute it without `{owner}.{name}`, with Python's operators or functions of torch: {why}."
-    return _fixed_by_python(finding)
+    return _fixed_by_opt_einsum(finding) or _fixed_by_python(finding)
+
+
+def _fixed_by_opt_einsum(finding: Finding) -> str:
+    """`torch.einsum` of three or more operands, which asks opt_einsum for an order where that is installed."""
+    inside = finding.guard is not None and "opt_einsum/" in finding.guard.file
+    called = any(ast.unparse(call.func).endswith("einsum") and len(call.args) > 3 for call in _calls(finding))
+    if not (inside or called):
+        return ""
+    return (
+        "Export with `torch.backends.opt_einsum.enabled = False`: opt_einsum, which torch.einsum asks for the order of "
+        "three or more operands where it is installed, makes fixed numbers of their sizes."
+    )
 
 
 def _fixed_by_python(finding: Finding) -> str:
