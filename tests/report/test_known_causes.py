@@ -341,6 +341,8 @@ def test_a_method_draws_what_the_function_draws() -> None:
             'return torch.einsum("ij,jk,kl->il", x, y, z)',
             "Export with `torch.backends.opt_einsum.enabled = False`",
         ),
+        ("dynamic_dim_specialised", "Constraints violated", "if len(m.shape) != 3 or m.shape[1:] != (3, 3):",
+         "Make the code independent of that size"),
         ("data_dependent_value", "Could not extract specialized integer from data-dependent expression u0",
          "count = int(index.max()) + 1", "Write `index.max().item()` in place of `int(index.max())`"),
     ],

@@ -195,12 +195,24 @@ def _fixed_by_python(finding: Finding) -> str:
         if name not in ("len", "int") or len(call.args) != 1 or isinstance(call.args[0], ast.Starred):
             continue
         argument = ast.unparse(call.args[0])
+        if name == "len" and _is_no_tensor(call.args[0]):
+            continue
         if name == "len":
             return (
                 f"Write `{argument}.shape[0]` in place of `len({argument})`, if it is a tensor: `len` fixes its size."
             )
         return f"Leave out `int` in `{_short_code(call)}`, if it is a size: `int` makes a fixed number of it."
     return ""
+
+
+def _is_no_tensor(value: ast.expr) -> bool:
+    """Whether it is a shape, or a list or tuple, whose length is no size."""
+    match value:
+        case ast.Attribute(attr="shape") | ast.List() | ast.Tuple() | ast.ListComp():
+            return True
+        case ast.Call(func=ast.Attribute(attr=name)) | ast.Call(func=ast.Name(id=name)):
+            return name in {"chunk", "list", "size", "split", "tolist", "tuple", "unbind"}
+    return False
 
 
 def _plain(code: str) -> str:
