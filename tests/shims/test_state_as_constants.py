@@ -59,7 +59,13 @@ def inverts(self: Any, x: Tensor) -> Tensor:
     return -x if ~self.ready else x + (~self.groups).item()
 
 
-READS = (inverts, writes_where_new, splits, computes, asks_a_weight, loops)
+def finds(self: Any, x: Tensor) -> Tensor:
+    if 3 in self.sizes and torch.is_nonzero(self.groups):
+        x = x * 2
+    return x + 1 if any(size > 9 for size in self.sizes) else x
+
+
+READS = (inverts, finds, writes_where_new, splits, computes, asks_a_weight, loops)
 
 
 def call_of(module: nn.Module) -> ExportCall:
