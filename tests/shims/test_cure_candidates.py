@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import re
 from typing import Any
 
@@ -19,6 +20,9 @@ TOLERANCE = 1e-5
 SHIMS = {shim.id: shim for shim in OWN}
 NO_PROGRAM = {"mask-without-vmap"}
 """Cases of the legacy exporter, which returns a file and no program."""
+
+OF_THE_CLASS = {"precompute-grid-methods", "rnn-as-scan"}
+"""Shims that need the forward of the root's class; the second says so."""
 
 OTHERS: dict[str, Any] = {
     "suggested-constants": (torch.randn(3, 5),),
@@ -90,6 +94,23 @@ def test_it_exports_also_where_a_module_has_two_names(name: str) -> None:
     one = torch.nn.Identity()
     call.module.add_module("first_name", one)
     call.module.add_module("second_name", one)
+    with sh.apply_shims((SHIMS[name],), call) as given:
+        found.export(given)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in CASES if name not in OF_THE_CLASS])
+def test_it_exports_also_where_the_instance_has_a_forward_of_its_own(name: str) -> None:
+    """As the hooks of accelerate give it one."""
+    found, call = CASES[name], CASES[name].call()
+    before = call.module.forward
+
+    @functools.wraps(before)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return before(*args, **kwargs)
+
+    call.module.forward = forward
     with sh.apply_shims((SHIMS[name],), call) as given:
         found.export(given)
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.known_tensors import torch_name
+from exportdoctor.shims.root_forward import Forward, patch_root_forward
 from exportdoctor.torch_internals.fake_tensors import is_fake
-from exportdoctor.torch_internals.module_proxies import is_same_module
 from exportdoctor.torch_internals.trees import tree_leaves
 
 
@@ -18,17 +16,15 @@ from exportdoctor.torch_internals.trees import tree_leaves
 def stand_in_for_functions(module: Any, others: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
     """Within it, the forward of `module` calls these for functions of torch of that name that are given a traced
     tensor."""
-    kind = type(module)
-    forward = kind.forward
 
-    @functools.wraps(forward)
-    def with_others(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not is_same_module(self, module):
-            return forward(self, *args, **kwargs)
-        with _mode(others):
-            return forward(self, *args, **kwargs)
+    def wrap(forward: Forward) -> Forward:
+        def with_others(*args: Any, **kwargs: Any) -> Any:
+            with _mode(others):
+                return forward(*args, **kwargs)
 
-    with patch_attribute(kind, "forward", with_others):
+        return with_others
+
+    with patch_root_forward(module, wrap):
         yield
 
 

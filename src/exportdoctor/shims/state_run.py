@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Protocol
 
-from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.eager_run import run_copy
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable
+from exportdoctor.shims.root_forward import Forward, patch_root_forward
 from exportdoctor.torch_internals.fake_tensors import is_fake
-from exportdoctor.torch_internals.module_proxies import is_same_module
 from exportdoctor.torch_internals.tracing_modes import outside_all_modes
 from exportdoctor.torch_internals.trees import tree_leaves
 
@@ -50,13 +48,12 @@ def following_state(call: ExportCall, follow: Follow) -> Iterator[tuple[ExportCa
         runs.append(known)
         changed.update(name for name in known.read if name not in now or not torch.equal(now[name], real[name]))
 
-    kind = type(root)
     # what was read before eager raised is asserted like everything else
-    with torch.no_grad(), suppress(Exception), _patch_forward(kind, root, real, follow, note):
+    with torch.no_grad(), suppress(Exception), _patch_forward(root, real, follow, note):
         run_copy(call)
     if changed:
         raise NotApplicable(f"forward changes {', '.join(sorted(changed))}, which Python reads")
-    with _patch_forward(kind, root, real, follow):
+    with _patch_forward(root, real, follow):
         yield call, runs
 
 
@@ -102,24 +99,22 @@ def _state_of(module: Any) -> dict[str, Any]:
 
 
 def _patch_forward(
-    kind: Any,
     root: Any,
     real: Mapping[str, Any],
     follow: Follow,
     note: Callable[[FollowedState], None] = lambda known: None,
 ) -> AbstractContextManager[None]:
     """Within it, the state of `root` is followed in its forward; `note` gets what was known at the end of each call."""
-    forward = kind.forward
 
-    @functools.wraps(forward)
-    def with_known_state(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not is_same_module(self, root):
-            return forward(self, *args, **kwargs)
-        known = follow({name: one for name, one in _state_of(self).items() if name in real}, real)
-        with _mode_of(known):
-            try:
-                return forward(self, *args, **kwargs)
-            finally:
-                note(known)
+    def wrap(forward: Forward) -> Forward:
+        def with_known_state(*args: Any, **kwargs: Any) -> Any:
+            known = follow({name: one for name, one in _state_of(root).items() if name in real}, real)
+            with _mode_of(known):
+                try:
+                    return forward(*args, **kwargs)
+                finally:
+                    note(known)
 
-    return patch_attribute(kind, "forward", with_known_state)
+        return with_known_state
+
+    return patch_root_forward(root, wrap)

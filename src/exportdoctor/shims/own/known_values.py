@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall, Named, named_inputs, shapes_by_name
 from exportdoctor.shims.known_tensors import draws_at_random, writes_to_first
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+from exportdoctor.shims.root_forward import Forward, patch_root_forward
 from exportdoctor.torch_internals.fake_tensors import is_fake
-from exportdoctor.torch_internals.module_proxies import is_same_module
 from exportdoctor.torch_internals.tracing_modes import outside_all_modes
 from exportdoctor.torch_internals.trees import tree_leaves, tree_map
 
@@ -87,20 +86,17 @@ def propagate_constants(values: KnownValues) -> Any:
     return ConstantPropagationMode()
 
 
-def _with_constants(forward: Callable[..., Any], root: Any, constants: dict[str, Any]) -> Callable[..., Any]:
-    """A forward of the root that takes the other inputs and fills in `constants`."""
+def _with_constants(constants: dict[str, Any], forward: Forward) -> Forward:
+    """A forward that takes the other inputs and fills in `constants`."""
     signature = inspect.signature(forward)
 
-    @functools.wraps(forward)
-    def with_constants(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not is_same_module(self, root):
-            return forward(self, *args, **kwargs)
+    def with_constants(*args: Any, **kwargs: Any) -> Any:
         values = KnownValues(constants)
         with propagate_constants(values):
-            return tree_map(values.constant, forward(self, *args, **constants, **kwargs))
+            return tree_map(values.constant, forward(*args, **constants, **kwargs))
 
     left = [parameter for name, parameter in signature.parameters.items() if name not in constants]
-    keywords = [p if p.kind is p.VAR_KEYWORD or place == 0 else _by_keyword(p) for place, p in enumerate(left)]
+    keywords = [p if p.kind is p.VAR_KEYWORD else _by_keyword(p) for p in left]
     with_constants.__signature__ = signature.replace(parameters=keywords)  # type: ignore[attr-defined]
     return with_constants
 
@@ -125,8 +121,7 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
         inputs for inputs in call.more_inputs if not _changed_inputs(named_inputs(signature, inputs), constants)
     )
     changed = replace(call, more_inputs=same).with_inputs(lambda named: _drop_constants(named, constants))
-    root = type(call.module)
-    with patch_attribute(root, "forward", _with_constants(root.forward, call.module, constants)):
+    with patch_root_forward(call.module, functools.partial(_with_constants, constants)):
         yield changed
 
 

@@ -11,6 +11,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from exportdoctor.core.failure.frames import is_defined_in_torch
@@ -19,7 +20,7 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import Replacement, Shim
 from exportdoctor.shims.rewriting import function_tree
-from exportdoctor.torch_internals.module_proxies import is_same_module
+from exportdoctor.shims.root_forward import Forward, patch_root_forward
 
 
 @functools.lru_cache(maxsize=1024)
@@ -71,21 +72,17 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
         for name, value in state_of(type(module))  # type: ignore[arg-type]
         if name in vars(module)
     ]
-    owner = type(call.module)
-    with patch_attributes([*initial, (owner, "forward", _forward_without_traces(owner.forward, call.module))]):
+    with patch_attributes(initial), patch_root_forward(call.module, partial(_forward_without_traces, call.module)):
         yield call
 
 
-def _forward_without_traces(forward: Callable[..., Any], root: Any) -> Callable[..., Any]:
+def _forward_without_traces(root: Any, forward: Forward) -> Forward:
     """The forward; whatever it set on the modules below `root` is undone before it returns."""
 
-    @functools.wraps(forward)
-    def forward_without_traces(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not is_same_module(self, root):
-            return forward(self, *args, **kwargs)
+    def forward_without_traces(*args: Any, **kwargs: Any) -> Any:
         before = [(module, dict(vars(module)), dict(module._buffers)) for module in root.modules()]
         try:
-            return forward(self, *args, **kwargs)
+            return forward(*args, **kwargs)
         finally:
             for module, attributes, buffers in before:
                 _restore(vars(module), attributes)

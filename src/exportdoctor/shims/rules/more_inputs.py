@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
-from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.export_call import ExportCall, Named
+from exportdoctor.shims.root_forward import Forward, patch_root_forward
 from exportdoctor.shims.rules.hoisted_results import HoistedResult
-from exportdoctor.torch_internals.module_proxies import is_same_module
 
 _NAME = re.compile(r"__\d+_\d+$")
 """The end of the names of inputs that are made here."""
@@ -33,26 +32,19 @@ def taking_more(
 ) -> Iterator[ExportCall]:
     """Within it the root's forward has a parameter for each input that the results make, and runs within `take` of
     those that it is given."""
-    module, kind = call.module, type(call.module)
+    module = call.module
     names = [name for result in results for name in result.names if name]
-    own = vars(module).get("forward")  # a part spells out keywords there, which hides the forward of the class
-    holder, forward = (kind, kind.forward) if own is None else (module, own)
-    taking = _with_parameters(forward, names, take, lambda args: own is not None or is_same_module(args[0], module))
-    with patch_attribute(holder, "forward", taking):
+    with patch_root_forward(module, partial(_with_parameters, names, take)):
         bundled = call.kwargs.keys() - inspect.signature(module.forward).parameters.keys()
         yield call.with_options(flat_forward=call.options.flat_forward or bool(bundled))
 
 
 def _with_parameters(
-    forward: Callable[..., Any],
-    names: Sequence[str],
-    take: Callable[[Named], AbstractContextManager[None]],
-    is_root: Callable[[tuple[Any, ...]], bool],
-) -> Callable[..., Any]:
-    @functools.wraps(forward)
+    names: Sequence[str], take: Callable[[Named], AbstractContextManager[None]], forward: Forward
+) -> Forward:
     def forward_taking(*args: Any, **kwargs: Any) -> Any:
         taken = {name: kwargs.pop(name) for name in names if name in kwargs}
-        if not taken or not is_root(args):
+        if not taken:
             return forward(*args, **kwargs)
         with take(taken):
             return forward(*args, **kwargs)

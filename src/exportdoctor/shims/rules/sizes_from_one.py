@@ -6,18 +6,17 @@ torch then knows that what has such sizes has elements, which a view, for exampl
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+from exportdoctor.shims.root_forward import Forward, patch_root_forward
 from exportdoctor.shims.rules.tensor_sizes import SHAPES, replace_sizes
 from exportdoctor.torch_internals.fake_tensors import is_fake
-from exportdoctor.torch_internals.module_proxies import is_same_module
 from exportdoctor.torch_internals.shape_env import has_unbacked_size
 from exportdoctor.torch_internals.trees import tree_leaves
 
@@ -53,10 +52,9 @@ def _checking_mode(checks: _Checks) -> Any:
     return Checking()
 
 
-def _with_checks(forward: Callable[..., Any], is_root: Callable[[Any], bool], checks: _Checks) -> Any:
-    @functools.wraps(forward)
+def _with_checks(checks: _Checks, forward: Forward) -> Forward:
     def checking_forward(*args: Any, **kwargs: Any) -> Any:
-        if not is_root(args) or not any(map(is_fake, tree_leaves((args, kwargs)))):
+        if not any(map(is_fake, tree_leaves((args, kwargs)))):
             return forward(*args, **kwargs)
         checks.traced = True
         with _checking_mode(checks):
@@ -67,11 +65,8 @@ def _with_checks(forward: Callable[..., Any], is_root: Callable[[Any], bool], ch
 
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
-    module, kind, checks = call.module, type(call.module), _Checks()
-    own = vars(module).get("forward")
-    holder, forward = (kind, kind.forward) if own is None else (module, own)
-    checking = _with_checks(forward, lambda args: own is not None or is_same_module(args[0], module), checks)
-    with patch_attribute(holder, "forward", checking):
+    checks = _Checks()
+    with patch_root_forward(call.module, functools.partial(_with_checks, checks)):
         yield call
     if checks.traced and not checks.made:
         raise NotApplicable("no size follows from the values of a tensor")
