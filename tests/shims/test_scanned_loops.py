@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
 from typing import Any, cast
@@ -20,7 +21,8 @@ from exportdoctor.shims import ExportCall, apply_shims, export_program, find
 from exportdoctor.shims.record import NotApplicable
 from exportdoctor.shims.rules import scanned_loops
 from exportdoctor.shims.rules.loop_headers import COUNT, SOURCE
-from exportdoctor.shims.rules.loop_rewrite import APPLIES, JOIN, KEEP, SCAN, TAKE, WRITE, LoopRewrite
+from exportdoctor.shims.rules.loop_rewrite import APPLIES, JOIN, KEEP, SCAN, TAKE, VALUE, WRITE, LoopRewrite
+from exportdoctor.shims.rules.observed_rewrite import UNBOUND, value_of
 from exportdoctor.shims.rules.pure_code import Purity
 from scan_steps import check_any_length, refused_lengths, run_in_turn
 from strict_state import Counter
@@ -86,18 +88,23 @@ def run_both(source: str, names: dict[str, Any]) -> tuple[int, Any, Any]:
     """How many loops of `forward` were rewritten, and what it returns as it is and rewritten."""
     node = ast.parse(source).body[0]
     assert isinstance(node, ast.FunctionDef)
-    own: dict[str, Any] = {"torch": torch, "helper": helper}
+    own: dict[str, Any] = {"torch": torch, "helper": helper, "Tensor": Tensor, "suppress": suppress}
     exec(compile(source, "<drawn>", "exec"), own)
     function: FunctionType = own["forward"]
     rewrite = LoopRewrite(Purity(function=function, may_raise=True))
     changed = rewrite.of_function(node)
-    steps: dict[str, Any] = {APPLIES: lambda *_: True, SCAN: run_in_turn, TAKE: scanned_loops.rows_of}
-    steps |= {KEEP: scanned_loops.with_rows}
+    steps: dict[str, Any] = {APPLIES: are_bound, SCAN: run_in_turn, TAKE: scanned_loops.rows_of}
+    steps |= {KEEP: scanned_loops.with_rows, VALUE: value_of}
     steps |= {JOIN: scanned_loops.JOINS, WRITE: scanned_loops.write_rows}
     steps |= {SOURCE: scanned_loops.rows_first, COUNT: scanned_loops.count_of}
     new: dict[str, Any] = {**own, **steps}
     exec(compile(ast.unparse(changed), "<rewritten>", "exec"), new)
     return rewrite.count, outcome(function, names), outcome(new["forward"], names)
+
+
+def are_bound(length: int, state: Any, lists: Any) -> bool:
+    """Whether the loop may be a scan: it is run in turn here, so that its length may be a plain one."""
+    return all(one is not UNBOUND for one in state)
 
 
 def outcome(function: Callable[..., Any], names: dict[str, Any]) -> Any:
@@ -342,6 +349,72 @@ ATTACKS = {
         rows.append(x[:, t] * seen())
     rows = torch.stack(rows)
     return rows""",
+    "a row that is written into after the loop": """
+    a, rows = x[:, 0] * 0, []
+    for t in range(x.shape[1]):
+        a = a * 0.5 + x[:, t]
+        rows.append(a)
+    a += 1
+    return torch.stack(rows), a""",
+    "a row of two lists that is written into after the loop": """
+    a, rows, more = x[:, 0] * 0, [], []
+    for t in range(x.shape[1]):
+        a = a * 0.5 + x[:, t]
+        rows.append(a)
+        more.append(a)
+    a += 1
+    return torch.stack(rows), torch.stack(more)""",
+    "the last row, which is written into after the loop": """
+    rows = [x[:, 0] * 1]
+    for t in range(x.shape[1]):
+        rows.append(rows[-1] * 0.5 + x[:, t])
+    rows[-1].mul_(2)
+    rows[-1][:, 0] = 7
+    return torch.stack(rows), torch.stack(rows[:-1])""",
+    "a stack that is written into": """
+    rows = []
+    for t in range(x.shape[1]):
+        rows.append(x[:, t] * 2)
+    one = torch.stack(rows)
+    one[0] = 7
+    return one, torch.stack(rows, axis=1), torch.cat(rows)""",
+    "rows that are appended where it is no statement": """
+    rows = [x[:, 0] * 1]
+    for t in range(x.shape[1]):
+        rows.append(x[:, t] * 2) if t != 2 else None
+        rows.append(rows[-1] * 0.5)
+    [rows.append(one * 3) for one in (rows[-1], x[:, 1])]
+    rows.append(rows[-1] * 0.5)
+    return torch.stack(rows)""",
+    "a name that is bound inside a loop alone": """
+    rows = []
+    for t in range(x.shape[1]):
+        for k in range(2):
+            u = x[:, t] * k
+        rows.append(u)
+    return torch.stack(rows)""",
+    "fields of a class": """
+    class Made:
+        rows: Tensor = x
+        more: list = []
+    for t in range(x.shape[1]):
+        u = x[:, t]
+    return len(Made.__annotations__)""",
+    "a list whose stack takes its name, in a context that goes on after an error": """
+    rows = x
+    with suppress(RuntimeError):
+        rows = []
+        for t in range(x.shape[1]):
+            rows.append(x[:, t])
+        rows = torch.stack(rows) + x[0, 0, :3]
+    return len(rows)""",
+    "what is computed once for a loop over it": """
+    for t in range(x.shape[1]):
+        u = x[:, t]
+    total = 0
+    for row in box.rows.append(x) or x.flip(1):
+        total = total + row
+    return total, len(box.rows)""",
     "a row with names of its own": """
     rows = torch.stack([x[:, sorted((0, 1), key=lambda i: -i)[0]] * 1 for i in range(x.shape[1])])
     for t in range(x.shape[1]):

@@ -214,10 +214,24 @@ def does_not_hold(value: Any) -> Any:
     return ~_as_truth(value) if _is_open(value) else not value
 
 
-def any_holds(function: Callable[..., Any], values: Iterable[Any]) -> Any:
-    """`any(values)`, where that is what the code calls `any`."""
-    if function is not builtins.any:
-        return function(values)
+def any_holds(function: Callable[..., Any], values: Callable[[], Any], plain: Callable[[], Any]) -> Any:
+    """`any(values())`, with tensors kept as tensors; of `plain()` where the code calls something else `any`."""
+    return _some_hold(values()) if function is builtins.any else function(plain())
+
+
+def all_hold(function: Callable[..., Any], values: Callable[[], Any], plain: Callable[[], Any]) -> Any:
+    """`all(values())`, with tensors kept as tensors; of `plain()` where the code calls something else `all`."""
+    if function is not builtins.all:
+        return function(plain())
+    found: Any = True
+    for value in values():
+        found = _as_truth(found) & _as_truth(value) if _is_open(found) or _is_open(value) else bool(value)
+        if found is False:
+            break
+    return found
+
+
+def _some_hold(values: Iterable[Any]) -> Any:
     found: Any = False
     for value in values:
         found = _as_truth(found) | _as_truth(value) if _is_open(found) or _is_open(value) else bool(value)
@@ -226,28 +240,18 @@ def any_holds(function: Callable[..., Any], values: Iterable[Any]) -> Any:
     return found
 
 
-def all_hold(function: Callable[..., Any], values: Iterable[Any]) -> Any:
-    """`all(values)`, where that is what the code calls `all`."""
-    if function is not builtins.all:
-        return function(values)
-    found: Any = True
-    for value in values:
-        found = _as_truth(found) & _as_truth(value) if _is_open(found) or _is_open(value) else bool(value)
-        if found is False:
-            break
-    return found
-
-
 def is_within(value: Any, container: Any) -> Any:
     """`value in container`."""
     import torch
 
+    if isinstance(value, torch.SymBool):  # torch finds it unequal to every number
+        value = torch.sym_ite(value, 1, 0)
     compared = (torch.Tensor, int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool)
     if isinstance(container, torch.Tensor) and _is_open(container) and isinstance(value, compared):
         return torch.eq(container, value).any()  # type: ignore[arg-type]
     of_numbers = isinstance(container, set | frozenset | dict) and not isinstance(value, torch.Tensor)
     if _is_open(value) and (isinstance(container, list | tuple) or of_numbers):
-        return any_holds(any, (value is one or value == one for one in container))
+        return _some_hold(value is one or value == one for one in container)
     return value in container
 
 

@@ -20,6 +20,10 @@ VALUE_READS = frozenset({
 """Functions of torch that give Python a value of a tensor."""
 
 
+_COMPREHENSIONS = frozenset({"<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"})
+"""Functions that Python makes of a part of another one, which calls them at once."""
+
+
 def asked_lines(call: ExportCall) -> dict[FunctionType, frozenset[int]]:
     """The lines of each function of the user's at which forward asks a tensor for its value, on all inputs."""
     from torch.overrides import TorchFunctionMode
@@ -32,6 +36,8 @@ def asked_lines(call: ExportCall) -> dict[FunctionType, frozenset[int]]:
             if getattr(func, "__name__", "") in VALUE_READS:
                 frame: Any = sys._getframe(1)
                 while frame is not None and not is_user_file(frame.f_code.co_filename):
+                    frame = frame.f_back
+                while frame is not None and frame.f_code.co_name in _COMPREHENSIONS:
                     frame = frame.f_back
                 if frame is None:
                     return func(*args, **(kwargs or {}))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import copy
 from dataclasses import dataclass, replace
+from typing import Any
 
 from exportdoctor.shims.rules.name_flow import OWN
 
@@ -16,7 +18,7 @@ _VIEWS = frozenset({"contiguous", "flip", "movedim", "permute", "swapaxes", "swa
 @dataclass(frozen=True)
 class LoopHeader:
     """What a loop goes over: its index from `start` up to `stop`, or `backwards`. Over the rows of a tensor, `before`
-    takes the tensor, and the body begins with reading the row."""
+    takes the tensor, the body begins with reading the row, and `over` is what the loop goes over then."""
 
     index: str
     start: ast.expr
@@ -25,6 +27,7 @@ class LoopHeader:
     before: list[ast.stmt]
     expressions: list[ast.expr]
     backwards: bool = False
+    over: ast.expr | None = None
 
 
 def header_of(loop: ast.For, number: int) -> LoopHeader | None:
@@ -66,23 +69,36 @@ def header_of(loop: ast.For, number: int) -> LoopHeader | None:
     rows = _rows_of(over)
     if rows is None:
         return None
-    source = f"{OWN}tensor_{number}"
+    source, given = f"{OWN}tensor_{number}", f"{OWN}over_{number}"
     read: ast.expr = ast.Subscript(ast.Name(source, ast.Load()), ast.Name(index, ast.Load()), ast.Load())
     if rows.are_pieces:
         read = ast.Call(ast.Attribute(read, "unsqueeze", ast.Load()), [rows.place], [])
     reads = ast.Assign([ast.Name(row.id, ast.Store())], read)
     body = [ast.fix_missing_locations(ast.copy_location(reads, loop)), *loop.body]
-    taken = ast.Assign(
-        [ast.Name(source, ast.Store())], ast.Call(ast.Name(SOURCE, ast.Load()), [rows.tensor, rows.place], [])
-    )
+    tensor = ast.Name(given, ast.Load())
+    taken: list[ast.stmt] = [  # it is computed once, also for a loop that stays one
+        ast.Assign([ast.Name(given, ast.Store())], rows.tensor),
+        ast.Assign([ast.Name(source, ast.Store())], ast.Call(ast.Name(SOURCE, ast.Load()), [tensor, rows.place], [])),
+    ]
     return LoopHeader(
         index,
         zero,
         ast.Call(ast.Name(COUNT, ast.Load()), [ast.Name(source, ast.Load())], []),
         body,
-        [taken],
+        taken,
         [rows.tensor, rows.place],
+        over=_Replaced(rows.tensor, tensor).visit(copy.deepcopy(loop.iter, {id(rows.tensor): rows.tensor})),
     )
+
+
+class _Replaced(ast.NodeTransformer):
+    """One node by another one."""
+
+    def __init__(self, old: ast.AST, new: ast.AST) -> None:
+        self.old, self.new = old, new
+
+    def visit(self, node: ast.AST) -> Any:
+        return self.new if node is self.old else self.generic_visit(node)
 
 
 @dataclass(frozen=True)

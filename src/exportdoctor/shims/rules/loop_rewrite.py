@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from exportdoctor.shims.rules.loop_headers import LoopHeader, header_of
 from exportdoctor.shims.rules.loop_steps import LoopStep
-from exportdoctor.shims.rules.made_code import call_of, load
+from exportdoctor.shims.rules.made_code import call_of, load, thunk
 from exportdoctor.shims.rules.name_flow import (
     OTHER_SCOPES,
     OWN,
@@ -26,8 +26,8 @@ from exportdoctor.shims.rules.name_uses import NameUses, stacked_list
 from exportdoctor.shims.rules.pure_code import Purity
 from exportdoctor.shims.rules.stacked_lists import LoopsOfLists, write_lists_plainly
 
-APPLIES, SCAN, TAKE, KEEP, JOIN, WRITE = (
-    f"{OWN}{name}" for name in ("applies", "steps", "rows_of", "with_rows", "join", "write_rows")
+APPLIES, SCAN, TAKE, KEEP, JOIN, WRITE, VALUE = (
+    f"{OWN}{name}" for name in ("applies", "steps", "rows_of", "with_rows", "join", "write_rows", "value_of")
 )
 """What rewritten code calls."""
 
@@ -94,12 +94,21 @@ class LoopRewrite:
             return None  # before the first row Python reads the last one
         if not all(one.place is None or uses.is_only_written(one.name, loop, before) for one in step.outputs):
             return None
+        shared = _shared_rows(body, carried, [one.row for one in step.outputs if one.place is None])
+        if len({*shared.values()}) < len(shared):
+            return None  # a tensor that is in two lists
         self.count += 1
         self._stacked |= {one.name for one in step.outputs if one.place is None}
-        return self._statements(loop, header, step, body, carried)
+        return self._statements(loop, header, step, body, carried, shared)
 
     def _statements(
-        self, loop: ast.For, header: LoopHeader, step: LoopStep, body: list[ast.stmt], carried: list[str]
+        self,
+        loop: ast.For,
+        header: LoopHeader,
+        step: LoopStep,
+        body: list[ast.stmt],
+        carried: list[str],
+        shared: Mapping[str, str],
     ) -> list[ast.stmt]:
         number = self.count
         first, length, function = (f"{OWN}{name}_{number}" for name in ("start", "length", "step"))
@@ -132,6 +141,9 @@ class LoopRewrite:
                 call_of(SCAN, load(function), state, ast.Tuple(rows, ast.Load()), load(length)),
             ),
         ]
+        for row, name in shared.items():
+            last = ast.Subscript(load(row), ast.UnaryOp(ast.USub(), ast.Constant(1)), ast.Load())
+            scanned.append(ast.Assign([ast.Name(name, ast.Store())], last))
         for one in step.outputs:
             if one.place is None:
                 kept = call_of(KEEP, load(one.name), load(one.row))
@@ -140,9 +152,12 @@ class LoopRewrite:
                 write = call_of(WRITE, load(one.name), ast.Constant(one.place), load(first), load(one.row), backwards)
                 scanned.append(ast.Expr(write))
         lists: list[ast.expr] = [load(one.name) for one in step.outputs if one.place is None]
-        applies = call_of(APPLIES, load(length), state, ast.Tuple(lists, ast.Load()))
+        before: list[ast.expr] = [call_of(VALUE, thunk(load(name))) for name in carried]
+        applies = call_of(APPLIES, load(length), ast.Tuple(before, ast.Load()), ast.Tuple(lists, ast.Load()))
         plain = copy.deepcopy(loop)
-        if not header.before:
+        if header.over is not None:
+            plain.iter = header.over
+        else:
             indices = call_of("range", load(first), ast.BinOp(load(first), ast.Add(), load(length)))
             plain.iter = call_of("reversed", indices) if header.backwards else indices
         made: list[ast.stmt] = [
@@ -152,6 +167,18 @@ class LoopRewrite:
             ast.If(applies, scanned, [plain]),
         ]
         return [ast.fix_missing_locations(ast.copy_location(one, loop)) for one in made]
+
+
+def _shared_rows(body: Sequence[ast.stmt], carried: Sequence[str], rows: Sequence[str]) -> dict[str, str]:
+    """The rows that are the state itself where a step ends, each with its name: a list and the name share the last."""
+    found: dict[str, str] = {}
+    for one in body:
+        bound = {*bound_names(one)}
+        found = {row: name for row, name in found.items() if not bound & {row, name}}
+        match one:
+            case ast.Assign(targets=[ast.Name(id=row)], value=ast.Name(id=name)) if row in rows and name in carried:
+                found[row] = name
+    return found
 
 
 def _names(names: Sequence[str]) -> ast.Tuple:

@@ -40,7 +40,7 @@ def keep_tensors(node: ast.expr) -> ast.expr:
             if isinstance(values, ast.GeneratorExp | ast.ListComp):
                 kept = copy.copy(values)
                 kept.elt = keep_tensors(values.elt)
-                return call_of(ANY if name == "any" else ALL, function, kept)
+                return call_of(ANY if name == "any" else ALL, function, thunk(kept), thunk(values))
         case (
             ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="is_nonzero"), args=[value], keywords=[])
             | ast.Call(func=ast.Attribute(value=value, attr="is_nonzero"), args=[], keywords=[])

@@ -24,10 +24,12 @@ from exportdoctor.shims.rules.loop_rewrite import (
     KEEP,
     SCAN,
     TAKE,
+    VALUE,
     WRITE,
     LoopRewrite,
 )
 from exportdoctor.shims.rules.name_flow import OWN, READS_ALL_NAMES, all_names, own_names
+from exportdoctor.shims.rules.observed_rewrite import value_of
 from exportdoctor.shims.rules.pure_code import Purity
 from exportdoctor.torch_internals.loop_operators import run_steps
 
@@ -110,25 +112,37 @@ def scan(step: Callable[[Any, Any], Any], state: Sequence[Any], rows: Sequence[A
 class _Joins:
     """`torch.stack` and its like of a list, or of the rows of a scan."""
 
-    def stack(self, tensors: Any, dim: int = 0) -> Any:
+    def stack(self, tensors: Any, *args: Any, **kwargs: Any) -> Any:
         """As `torch.stack`."""
         import torch
 
         if not isinstance(tensors, Rows):
-            return torch.stack(tensors, dim)
+            return torch.stack(tensors, *args, **kwargs)
         parts = [part if is_many else part.unsqueeze(0) for part, is_many in tensors.parts]
-        return (parts[0] if len(parts) == 1 else torch.cat(parts)).movedim(0, dim)
+        return _copy((parts[0] if len(parts) == 1 else torch.cat(parts)).movedim(0, _dim(*args, **kwargs)))
 
-    def cat(self, tensors: Any, dim: int = 0) -> Any:
+    def cat(self, tensors: Any, *args: Any, **kwargs: Any) -> Any:
         """As `torch.cat`."""
         import torch
 
         if not isinstance(tensors, Rows):
-            return torch.cat(tensors, dim)
+            return torch.cat(tensors, *args, **kwargs)
+        dim = _dim(*args, **kwargs)
         made = [_in_place(part, dim) if is_many else part for part, is_many in tensors.parts]
-        return made[0] if len(made) == 1 else torch.cat(made, dim)
+        return _copy(made[0]) if len(made) == 1 else torch.cat(made, dim)
 
     concat = cat
+
+
+def _dim(dim: int = 0, *, axis: int | None = None) -> int:
+    return dim if axis is None else axis
+
+
+def _copy(tensor: Any) -> Any:
+    """What torch makes of a list is new memory, in the order of the dimensions."""
+    import torch
+
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _in_place(rows: Any, dim: int) -> Any:
@@ -149,7 +163,7 @@ def write_rows(tensor: Any, place: int, start: Any, rows: Any, backwards: bool) 
 _FOR = dis.opmap["FOR_ITER"]
 JOINS = _Joins()
 _NAMES: dict[str, Any] = {
-    APPLIES: scan_applies, SCAN: scan, TAKE: rows_of, KEEP: with_rows, JOIN: JOINS, WRITE: write_rows,
+    APPLIES: scan_applies, SCAN: scan, TAKE: rows_of, KEEP: with_rows, JOIN: JOINS, WRITE: write_rows, VALUE: value_of,
     SOURCE: rows_first, COUNT: count_of,
 }  # fmt: skip
 

@@ -29,28 +29,34 @@ def write_lists_plainly(function: ast.FunctionDef) -> None:
     every = {name for one in ast.walk(function) for name in made_by(one, is_new_list)}
     lists = {name for name in every if uses.is_only_stacked(name, _adds_or_reads_last)}
     last = {one.id for node in ast.walk(function) if (one := _last_of(node)) is not None and one.id in lists}
-    plain = _PlainLists(lists, {name for name in last if _begins_with_a_row(function, name)})
+    plain = _PlainLists(lists, {name for name in last if _has_a_last_row(function, name)})
     function.body = [made for one in function.body for made in _as_list(plain.visit(one))]
 
 
 def _name_lists_apart(function: ast.FunctionDef) -> None:
     """Give each list whose name its stack takes over a name of its own, from where it is made to there.
 
-    Both statements are of one block, which nothing between them leaves. Code with `try`, which may go on after half of
-    them, stays as it is.
+    Both statements are of one block, which nothing between them leaves. Code with `try` or with a context that is not
+    of torch, which may go on after half of them, stays as it is.
     """
-    if any(isinstance(one, ast.Try | ast.TryStar) for one in ast.walk(function)):
+    if any(map(_may_catch, ast.walk(function))):
         return
     inside, count = names_in_other_scopes(function), 0
     for block in _blocks(function):
         for end, one in enumerate(block):
-            name = _name_of_stack(one)
-            if name is None or name in inside:
-                continue
-            made = [nth for nth in range(end) if name in made_by(block[nth], is_new_list)]
-            if made and not any(map(_leaves, block[made[-1] : end])):
-                count += 1
-                _rename(block[made[-1] : end + 1], name, f"{OWN}rows_of_{name}_{count}")
+            for name in _names_of_stacks(one) - inside:
+                made = [nth for nth in range(end) if name in made_by(block[nth], is_new_list)]
+                if made and not any(map(_leaves, block[made[-1] : end])):
+                    count += 1
+                    _rename(block[made[-1] : end + 1], name, f"{OWN}rows_of_{name}_{count}")
+
+
+def _may_catch(node: ast.AST) -> bool:
+    """Whether code goes on behind it after an exception in it."""
+    match node:
+        case ast.With(items=items):
+            return not all(ast.unparse(one.context_expr).startswith("torch.") for one in items)
+    return isinstance(node, ast.Try | ast.TryStar | ast.AsyncWith)
 
 
 def _without_annotation(statement: ast.stmt) -> ast.stmt:
@@ -60,24 +66,28 @@ def _without_annotation(statement: ast.stmt) -> ast.stmt:
     return statement
 
 
-def _blocks(function: ast.FunctionDef) -> Iterator[list[ast.stmt]]:
-    for node in ast.walk(function):
-        for field in ("body", "orelse"):
-            if isinstance(block := getattr(node, field, None), list):
-                yield block
+def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
+    """The blocks of a function, but for those of functions and classes in it."""
+    for field in ("body", "orelse", "finalbody"):
+        block = getattr(node, field, None)
+        if isinstance(block, list):
+            yield block
+            for one in block:
+                if not isinstance(one, OTHER_SCOPES):
+                    yield from _blocks(one)
 
 
-def _name_of_stack(statement: ast.stmt) -> str | None:
-    """The name in `name = ... torch.stack(name)`, also among others, where nothing in the value binds names."""
+def _names_of_stacks(statement: ast.stmt) -> set[str]:
+    """The names in `name = ... torch.stack(name)`, where nothing in the value binds names."""
     match statement:
         case ast.Assign(targets=[target], value=value):
             names = target.elts if isinstance(target, ast.Tuple) else [target]
             every = list(ast.walk(value))
             if not any(isinstance(one, (*_SCOPES, ast.NamedExpr)) for one in every):
-                stacked = [of.id for one in every if (of := stacked_list(one)) is not None]
-                if all(isinstance(one, ast.Name) for one in names):
-                    return next((one.id for one in names if isinstance(one, ast.Name) and one.id in stacked), None)
-    return None
+                stacked = {of.id for one in every if (of := stacked_list(one)) is not None}
+                bound = [one.id for one in names if isinstance(one, ast.Name)]
+                return stacked.intersection(bound) if len(bound) == len(names) else set()
+    return set()
 
 
 def _leaves(statement: ast.stmt) -> bool:
@@ -122,10 +132,20 @@ def _adds_or_reads_last(node: ast.AST) -> list[ast.Name]:
     return [*(added[0] if added is not None else ()), *([last] if last is not None else ())]
 
 
-def _begins_with_a_row(function: ast.FunctionDef, name: str) -> bool:
-    """Whether it is made as a list of one row wherever it is made."""
+def _has_a_last_row(function: ast.FunctionDef, name: str) -> bool:
+    """Whether it is made as a list of one row wherever it is made, and each `append` is a statement."""
     made = [one for one in ast.walk(function) if name in made_by(one, is_new_list)]
-    return all(isinstance(one, ast.Assign) and _only_row(one) is not None for one in made)
+    appends = [one for one in ast.walk(function) if _appended_row(one, name) is not None]
+    statements = [one.value for one in ast.walk(function) if isinstance(one, ast.Expr)]
+    plain = all(any(one is value for value in statements) for one in appends)
+    return plain and all(isinstance(one, ast.Assign) and _only_row(one) is not None for one in made)
+
+
+def _appended_row(node: ast.AST, name: str) -> ast.expr | None:
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=found), attr="append"), args=[row]) if found == name:
+            return row
+    return None
 
 
 def _only_row(node: ast.Assign) -> ast.expr | None:
