@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import importlib
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy
 import pytest
@@ -335,6 +336,10 @@ _READS: dict[str, Callable[[Any], Any]] = {
     "sparse": lambda x: x.relu().to_sparse().indices().shape[1] > 1,
     "nested": lambda x: len(list(x[x > 0])) > 1,
     "pieces": lambda x: x.tensor_split((x > 0).sum()[None].cpu())[0].shape[0] > 1,
+    "listed": lambda x: torch.tensor([x[0], x[1]]).sum() > 0,
+    "padded": lambda x: nn.utils.rnn.pad_sequence([x[x > 0], x[:1]]).shape[0] > 1,
+    "pieces of one": lambda x: len(x[x > 0].unsafe_split(1)) > 1,
+    "operator": lambda x: torch.ops.aten._local_scalar_dense(x[0]) > 0,
     "product": lambda x: torch.cartesian_prod(x[x > 0], x).shape[0] > 4,
 }
 
@@ -356,6 +361,20 @@ class Holder(nn.Module):
         return self.held
 
 
+def by_place(x: Tensor, grid: Tensor) -> Tensor:
+    return torch.arange(grid.tolist()[0][1])[x.argmax()]
+
+
+def by_fill(x: Tensor, grid: Tensor) -> Tensor:
+    return torch.full_like(torch.arange(grid.tolist()[0][1]), int(grid.sum())) + grid.new_tensor(x.argmax())
+
+
+def by_out(x: Tensor, grid: Tensor) -> Tensor:
+    made = torch.arange(grid.tolist()[0][1])
+    torch.add(made, x.argmax(), out=made)
+    return made
+
+
 def by_holder(x: Tensor, grid: Tensor) -> Tensor:
     holder = Holder((x > 0).long())
     return torch.arange(grid.tolist()[0][1]) + holder().sum()
@@ -374,6 +393,9 @@ def by_writing(grid: Tensor, out: Tensor) -> Tensor:
     return out + 1
 
 
+_WAYS = {"place": by_place, "fill": by_fill, "out": by_out}
+
+
 class Dirty(nn.Module):
     def __init__(self, which: str) -> None:
         super().__init__()
@@ -382,6 +404,8 @@ class Dirty(nn.Module):
     def forward(self, x: Tensor, grid: Tensor) -> Tensor:
         if self.which == "values":
             return x.sum() + by_values(x, grid)
+        if self.which in _WAYS:
+            return x.sum() + _WAYS[self.which](x, grid)
         if self.which == "holder":
             return x.sum() + by_holder(x, grid)
         if self.which in _READS:
@@ -394,11 +418,32 @@ class Dirty(nn.Module):
         return x.sum() + by_writing(grid, place) + place
 
 
-@pytest.mark.parametrize("which", ["values", "chance", "writing", "holder", *_READS])
+@pytest.mark.parametrize("which", ["values", "chance", "writing", "holder", *_WAYS, *_READS])
 def test_what_depends_on_more_than_whole_numbers_is_not_hoisted(which: str) -> None:
     inputs = [(torch.randn(3), torch.tensor([[1, 4, 4]])), (torch.randn(5), torch.tensor([[1, 6, 4]])), ()]
     with pytest.raises(NotApplicable), apply_shims([find("hoist")], call_of(Dirty(which), inputs, (_FREE, None))):
         pass
+
+
+class Routed(nn.Module):
+    """What is computed before `order_of` writes into rows that values choose, and is logged."""
+
+    def forward(self, x: Tensor, grid: Tensor) -> Tensor:
+        made = torch.zeros_like(x)
+        places = torch.where(x > 0)[0]
+        made.index_add_(0, places, x[places] * 2)
+        made[x < -1] = 0
+        logging.getLogger(__name__).debug("%s %s", f"{made}", made.sum().item())
+        rows = made.shape[0]
+        return made.roll(cast(Any, x.argmax())).sum() + order_of(grid).sum() + rows
+
+
+def test_a_call_after_others_that_values_decide_on_is_hoisted() -> None:
+    x, grid = torch.randn(5), torch.tensor([[1, 4, 4]])
+    call = ExportCall(module=Routed(), args=(x, grid), more_inputs=(((torch.randn(5), grid + 2), {}),))
+    with apply_shims([find("hoist")], call) as changed:
+        program = export_program(changed).module()
+        torch.testing.assert_close(program(*changed.args, **changed.kwargs), call.module(x, grid))
 
 
 class Resized(nn.Module):

@@ -53,7 +53,6 @@ NEW_SYMBOLS = Hook(
 
 
 _EXPRESSION = "orig_expr"
-_ANY_SIZE = 64
 
 
 def expression_in(frame: FrameType) -> Any:
@@ -314,9 +313,9 @@ def is_symbolic(value: Any) -> bool:
 
 
 def example_size(size: Any) -> int:
-    """A size as a number, without a guard: that of the example where it is symbolic, any one where that has none."""
+    """A size as a number, without a guard: that of the example where it is symbolic, one where that has none."""
     hint = size.node.hint if is_symbolic(size) else size
-    return _ANY_SIZE if hint is None else int(hint)
+    return 1 if hint is None else int(hint)
 
 
 def _has_unknown_sizes() -> bool:

@@ -21,6 +21,10 @@ _DRAWS = {
 }
 """What draws the same as a function that is given a generator."""
 _DATA = re.compile(r"([\w.]+)\.data\b(?!\s*(?:=[^=]|\())")
+_OPT_EINSUM = (
+    "Export with `torch.backends.opt_einsum.enabled = False`: opt_einsum, which torch.einsum asks for the order of "
+    "three or more operands where it is installed, makes fixed numbers of their sizes."
+)
 _MAKES_TEXT = frozenset({"str", "repr", "format"})
 
 
@@ -173,19 +177,18 @@ def size_as_number(finding: Finding) -> str:
             return f"Write `{_plain(instead)}` in place of `{owner}.{name}`: {why}."
         if library == "numpy":
             return f"Compute it without `{owner}.{name}`, with Python's operators or functions of torch: {why}."
-    return _fixed_by_opt_einsum(finding) or _fixed_by_python(finding)
+    inside = finding.guard is not None and "opt_einsum/" in finding.guard.file
+    return _OPT_EINSUM if inside else _fixed_by_python(finding) or _fixed_by_opt_einsum(finding)
 
 
 def _fixed_by_opt_einsum(finding: Finding) -> str:
     """`torch.einsum` of three or more operands, which asks opt_einsum for an order where that is installed."""
-    inside = finding.guard is not None and "opt_einsum/" in finding.guard.file
-    called = any(ast.unparse(call.func).endswith("einsum") and len(call.args) > 3 for call in _calls(finding))
-    if not (inside or called):
-        return ""
-    return (
-        "Export with `torch.backends.opt_einsum.enabled = False`: opt_einsum, which torch.einsum asks for the order of "
-        "three or more operands where it is installed, makes fixed numbers of their sizes."
-    )
+    for call in _calls(finding):
+        match call:
+            case ast.Call(func=function, args=[ast.Constant(value=str(equation)), *_]):
+                if ast.unparse(function) in {"torch.einsum", "einsum"} and equation.count(",") > 1:
+                    return _OPT_EINSUM
+    return ""
 
 
 def _fixed_by_python(finding: Finding) -> str:
@@ -208,10 +211,14 @@ def _fixed_by_python(finding: Finding) -> str:
 def _is_no_tensor(value: ast.expr) -> bool:
     """Whether it is a shape, or a list or tuple, whose length is no size."""
     match value:
-        case ast.Attribute(attr="shape") | ast.List() | ast.Tuple() | ast.ListComp():
+        case ast.Attribute(attr="shape") | ast.Constant() | ast.List() | ast.Tuple() | ast.Set() | ast.Dict():
             return True
+        case ast.ListComp() | ast.SetComp() | ast.DictComp():
+            return True
+        case ast.Subscript(value=inner):
+            return _is_no_tensor(inner)
         case ast.Call(func=ast.Attribute(attr=name)) | ast.Call(func=ast.Name(id=name)):
-            return name in {"chunk", "list", "size", "split", "tolist", "tuple", "unbind"}
+            return name in {"chunk", "dict", "list", "set", "size", "split", "str", "tolist", "tuple", "unbind"}
     return False
 
 

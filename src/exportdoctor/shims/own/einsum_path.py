@@ -15,6 +15,8 @@ from exportdoctor.torch_internals.shape_env import example_size
 
 
 def _with_example_sizes(get_shape: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A size that values decide on is given as one, which fits to each other size of that label."""
+
     def shape_of_example(operand: Any) -> Any:
         return tuple(map(example_size, get_shape(operand)))
 

@@ -15,7 +15,8 @@ from exportdoctor.targets.eager import run_calls
 
 VALUE_READS = frozenset({
     "__array__", "__bool__", "__complex__", "__contains__", "__dlpack__", "__float__", "__format__", "__index__",
-    "__int__", "__repr__", "allclose", "equal", "is_nonzero", "item", "numpy", "tolist",
+    "__int__", "__reduce_ex__", "__repr__", "_local_scalar_dense", "_to_dlpack", "allclose", "equal", "is_nonzero",
+    "item", "numpy", "to_dlpack", "tolist",
 })  # fmt: skip
 """Functions of torch that give Python a value of a tensor."""
 

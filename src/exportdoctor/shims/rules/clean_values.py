@@ -10,13 +10,18 @@ token ids.
 
 from __future__ import annotations
 
+import ast
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
+from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.shims.rules.asked_lines import VALUE_READS
+from exportdoctor.shims.rules.call_sites import statement_at
 from exportdoctor.shims.rules.unfilled_memory import value_of
 from exportdoctor.targets.eager import hold_storage_id, restore_afterwards, storage_id
 from exportdoctor.torch_internals.tracing_modes import dispatch_mode_class
@@ -32,14 +37,18 @@ _VALUE_FREE = frozenset({
     "new_tensor",
 })  # fmt: skip
 _FIXED_SIZE = frozenset({
-    "as_tensor", "fill_", "full", "full_like", "masked_fill", "masked_fill_", "new_full", "new_tensor", "scalar_tensor",
-    "tensor",
+    "add", "as_tensor", "clamp", "div", "fill_", "full_like", "masked_fill", "masked_fill_", "mul", "new_tensor", "pow",
+    "roll", "scalar_tensor", "select", "sub", "tensor", "tril", "triu",
 })  # fmt: skip
 """The size of what these give follows from no value, though they read numbers from tensors."""
 
+_SIZE_ARGUMENT = {"full": 0, "new_full": 1}
+"""Which argument of functions that read numbers from tensors is a size."""
+
 _NUMBER_OF_PIECES = frozenset(
-    {"chunk", "dsplit", "hsplit", "split", "split_with_sizes", "tensor_split", "unbind", "vsplit"}
-)
+    {"chunk", "dsplit", "hsplit", "split", "split_with_sizes", "tensor_split", "unbind", "unbind_copy", "unsafe_chunk",
+     "unsafe_split", "split_copy", "vsplit"}
+)  # fmt: skip
 """How many tensors these give follows from the size of one."""
 
 _NO_SIZES = frozenset({
@@ -47,6 +56,20 @@ _NO_SIZES = frozenset({
     "sparse_dim", "storage_offset",
 })  # fmt: skip
 """Methods and properties that give whole numbers which follow from no size."""
+
+_AS_FIRST = frozenset({
+    "index_add", "index_copy", "index_fill", "index_put", "index_reduce", "masked_fill", "masked_scatter", "put",
+    "scatter", "scatter_add", "scatter_reduce", "select_scatter", "slice_scatter",
+})  # fmt: skip
+"""What these give has the size of their first operand."""
+
+_FROM_NUMBERS = frozenset({"as_tensor", "asarray", "new", "tensor"})
+"""What these give of a list of tensors follows from numbers in them, which no operator shows."""
+
+_TELLS = re.compile(
+    r"print|(.+\.)?(logging|\w*log(ger)?|warnings)(\(.*\))?\.(critical|debug|error|exception|info|warn)\w*", re.I
+)
+"""Functions that print, warn or log."""
 
 _RANDOM = ("rand", "dropout", "bernoulli", "multinomial", "normal", "poisson", "exponential")
 
@@ -59,7 +82,8 @@ class CleanValues:
     Those that a forward leaves `changing` are not clean: what follows from them differs from call to call.
     `fill`, of `unfilled_memory.FILLS`, is written into memory that is allocated without values, and it is clean then;
     `unfilled`: there was such. `sources`: whether a storage's values follow from those of inputs or of weights.
-    `sizes`: the storages of tensors whose sizes follow from unclean values. `numbers`: how often an operator read one.
+    `sizes`: the storages of tensors whose sizes follow from unclean values. `numbers`: how often an operator read
+    one.
     """
 
     seen: dict[int, tuple[Any, int]] = field(default_factory=dict)
@@ -124,41 +148,58 @@ class CleanValues:
         """Whether its values follow from whole numbers, buffers and constants."""
         import torch
 
+        if self._has_unclean_size(tensor):
+            return False
         key = storage_id(tensor)
         return key in self.seen or not (key in self.unclean or isinstance(tensor, torch.nn.Parameter))
 
-    def note(self, func: Any, args: Any, kwargs: Any, made: Any) -> bool:
+    def note(self, func: Any, args: Any, kwargs: Any, made: Any, *, read: bool, told: Callable[[], bool]) -> bool:
         """What an operator did: its result is clean if its tensors are; a write makes its target as unclean as they.
 
+        `read`: it has read a number from an unclean tensor. `told`: whether what Python reads is only told to somebody.
         True where values decide on it that only a run knows: Python reads them, or a size depends on them.
         """
         import torch
 
-        name = getattr(func, "__name__", "")
+        name = getattr(func, "__name__", "").partition(".")[0]  # without the overload of an operator
         tensors = _tensors((args, kwargs))
         clean = all(map(self.is_clean, tensors)) and len(self._sources_of(tensors)) < 2
-        if name in VALUE_READS:
-            self.reads += not clean
+        if name in VALUE_READS or name == "is_same_size":
+            self.reads += not clean and not told()
             return True
-        if _writes(name) and tensors:
-            key = storage_id(tensors[0])
+        for target in (*(tensors[:1] if _writes(name) else ()), *_tensors(kwargs.get("out"))):
+            key = storage_id(target)
             self.written.append(self.seen[key][1] if key in self.seen else 0)
-            if not clean:
+            if read or not clean:
                 self.seen.pop(key, None)
-                self.unclean[key] = hold_storage_id(tensors[0])
+                self.unclean[key] = hold_storage_id(target)
         if name == "tensor_split" and not all(map(self.is_clean, tensors[1:])):
             self._add_sizes(made)
         sized = any(map(self._has_unclean_size, tensors))
-        self.reads += sized and _gives_size(func, name, made)
-        if (clean or (name in _VALUE_FREE and not sized)) and not self.reads and not self._is_by_chance(name):
+        self.reads += sized and _gives_size(func, name, made) and not told()
+        if any(map(self._has_unclean_size, tensors[:1] if _writes(name) or name in _AS_FIRST else tensors)):
+            self._add_sizes(made)
+        read = read or (name in _FROM_NUMBERS and not clean)
+        if read:
+            self._note_number(name, args, made)
+        free = name in _VALUE_FREE and not sized and all(map(self.is_clean, tensors[1:]))
+        if (clean or free) and not read and not self.reads and not self._is_by_chance(name):
             for leaf in _tensors(made):
                 self.mark(leaf)
         if name in ("__getitem__", "__setitem__") and _has_bounds(args[1]):
             return True
         return name in _SIZES or (name == "__getitem__" and any(one.dtype == torch.bool for one in tensors[1:]))
 
-    def note_numbers(self, name: str, args: Any, made: Any) -> None:
-        """Of a function that read numbers from unclean tensors: the sizes of what it gives may follow from them."""
+    def _note_number(self, name: str, args: Any, made: Any) -> None:
+        """Of a function that read a number from an unclean tensor: what it gives follows from that, maybe in size, too.
+        A view of clean memory cannot be told from others."""
+        for leaf in _tensors(made):
+            key = storage_id(leaf)
+            self.reads += key in self.seen
+            self.unclean[key] = hold_storage_id(leaf)
+        place = _SIZE_ARGUMENT.get(name)
+        if place is not None and all(map(self.is_clean, _tensors(args[place : place + 1]))):
+            return
         if name not in _FIXED_SIZE and (name != "__getitem__" or _has_bounds(args[1])):
             self._add_sizes(made)
 
@@ -166,11 +207,13 @@ class CleanValues:
         """What an operator makes of an unclean tensor, of inputs and weights, or by chance, and what it then writes to,
         is unclean. So is a size that follows from unclean values."""
         tensors, name = _tensors(given), operator.__name__
+        base = name.partition(".")[0]
         self.numbers += _reads_number(operator) and not all(map(self.is_clean, tensors))
-        if any(map(self._has_unclean_size, tensors)) or not all(map(self.is_clean, _sizing_tensors(operator, given))):
+        sized = tensors[:1] if _writes(base) or base in _AS_FIRST else tensors
+        if any(map(self._has_unclean_size, sized)) or not all(map(self.is_clean, _sizing_tensors(operator, given))):
             self._add_sizes(made)
         sources = self._sources_of(tensors)
-        written = tensors[:1] if _writes(name.partition(".")[0]) else []
+        written = [*(tensors[:1] if _writes(base) else ()), *_tensors(given[1].get("out"))]
         changed = (*_tensors(made), *written)
         if self.fill and "empty" in name:
             for leaf in _tensors(made):
@@ -224,7 +267,7 @@ def _sizing_tensors(operator: Any, given: Any) -> list[Any]:
     import torch
 
     tags, name = getattr(operator, "tags", ()), operator.__name__.partition(".")[0]
-    if torch.Tag.dynamic_output_shape not in tags and "to_sparse" not in name:
+    if torch.Tag.dynamic_output_shape not in tags and "sparse" not in name and "pack_padded" not in name:
         return []
     if name == "index":
         return [one for one in _tensors(given[0][1]) if one.dtype in (torch.bool, torch.uint8)]
@@ -243,6 +286,18 @@ def _gives_size(func: Any, name: str, made: Any) -> bool:
         name = getattr(func.__self__, "__name__", "")
     numbers = made if isinstance(made, tuple | list) else [made]
     return name in _NUMBER_OF_PIECES or (name not in _NO_SIZES and any(type(one) is int for one in numbers))
+
+
+def _is_told(frame: FrameType | None) -> bool:
+    """Whether the user's statement that runs there only prints, warns or logs, or raises."""
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    match statement_at(frame) if frame is not None else None:
+        case ast.Raise() | ast.Assert():
+            return True
+        case ast.Expr(value=ast.Call(func=function)):
+            return _TELLS.fullmatch(ast.unparse(function)) is not None
+    return False
 
 
 def _has_bounds(places: Any) -> bool:
@@ -272,12 +327,11 @@ def follow_values(
 
     class Following(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            kwargs, numbers = kwargs or {}, values.numbers
+            kwargs, frame, numbers = kwargs or {}, sys._getframe(1), values.numbers
             with nullcontext() if any(map(callable, (*args, *kwargs.values()))) else trace_paused():
                 made = func(*args, **kwargs)
-            if values.numbers > numbers:
-                values.note_numbers(getattr(func, "__name__", ""), args, made)
-            if values.note(func, args, kwargs, made):
+            read = values.numbers > numbers
+            if values.note(func, args, kwargs, made, read=read, told=lambda: _is_told(frame)):
                 seen()
             return made
 
