@@ -292,7 +292,9 @@ def _is_told(frame: FrameType | None) -> bool:
     """Whether the user's statement that runs there only prints, warns or logs, or raises."""
     while frame is not None and not is_user_file(frame.f_code.co_filename):
         frame = frame.f_back
-    match statement_at(frame) if frame is not None else None:
+    with trace_paused():  # Python cannot parse code while it parses other code, as a trace function may
+        statement = statement_at(frame) if frame is not None else None
+    match statement:
         case ast.Raise() | ast.Assert():
             return True
         case ast.Expr(value=ast.Call(func=function)):
