@@ -223,12 +223,7 @@ def all_hold(function: Callable[..., Any], values: Callable[[], Any], plain: Cal
     """`all(values())`, with tensors kept as tensors; of `plain()` where the code calls something else `all`."""
     if function is not builtins.all:
         return function(plain())
-    found: Any = True
-    for value in values():
-        found = _as_truth(found) & _as_truth(value) if _is_open(found) or _is_open(value) else bool(value)
-        if found is False:
-            break
-    return found
+    return does_not_hold(_some_hold(map(does_not_hold, values())))
 
 
 def _some_hold(values: Iterable[Any]) -> Any:

@@ -11,15 +11,8 @@ from typing import Any
 from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.rules.code_swap import function_of
+from exportdoctor.shims.rules.torch_functions import VALUE_READS
 from exportdoctor.targets.eager import run_calls
-
-VALUE_READS = frozenset({
-    "__array__", "__bool__", "__complex__", "__contains__", "__dlpack__", "__float__", "__format__", "__index__",
-    "__int__", "__reduce_ex__", "__repr__", "_local_scalar_dense", "_to_dlpack", "allclose", "equal", "is_nonzero",
-    "item", "numpy", "to_dlpack", "tolist",
-})  # fmt: skip
-"""Functions of torch that give Python a value of a tensor."""
-
 
 _COMPREHENSIONS = frozenset({"<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"})
 """Functions that Python makes of a part of another one, which calls them at once."""

@@ -20,51 +20,26 @@ from types import FrameType
 from typing import Any
 
 from exportdoctor.core.failure.frames import is_user_file
-from exportdoctor.shims.rules.asked_lines import VALUE_READS
 from exportdoctor.shims.rules.call_sites import statement_at
+from exportdoctor.shims.rules.torch_functions import (
+    FIXED_SIZE,
+    MADE_OF_NUMBERS,
+    SIZE_ARGUMENT,
+    SIZED_AS_FIRST,
+    SIZED_BY_VALUES,
+    VALUE_FREE,
+    VALUE_READS,
+    gives_size,
+    has_bounds,
+    reads_number,
+    sizing_tensors,
+    tensors_of,
+    writes_first,
+)
 from exportdoctor.shims.rules.unfilled_memory import value_of
 from exportdoctor.targets.eager import hold_storage_id, restore_afterwards, storage_id
 from exportdoctor.torch_internals.tracing_modes import dispatch_mode_class
 from exportdoctor.torch_internals.trees import tree_leaves
-
-_SIZES = frozenset(
-    {"nonzero", "unique", "unique_consecutive", "masked_select", "repeat_interleave", "bincount", "argwhere"}
-)
-"""The size of what these give depends on values."""
-
-_VALUE_FREE = frozenset({
-    "ones_like", "zeros_like", "empty_like", "full_like", "new_zeros", "new_ones", "new_empty", "new_full",
-    "new_tensor",
-})  # fmt: skip
-_FIXED_SIZE = frozenset({
-    "add", "as_tensor", "clamp", "div", "fill_", "full_like", "masked_fill", "masked_fill_", "mul", "new_tensor", "pow",
-    "roll", "scalar_tensor", "select", "sub", "tensor", "tril", "triu",
-})  # fmt: skip
-"""The size of what these give follows from no value, though they read numbers from tensors."""
-
-_SIZE_ARGUMENT = {"full": 0, "new_full": 1}
-"""Which argument of functions that read numbers from tensors is a size."""
-
-_NUMBER_OF_PIECES = frozenset(
-    {"chunk", "dsplit", "hsplit", "split", "split_with_sizes", "tensor_split", "unbind", "unbind_copy", "unsafe_chunk",
-     "unsafe_split", "split_copy", "vsplit"}
-)  # fmt: skip
-"""How many tensors these give follows from the size of one."""
-
-_NO_SIZES = frozenset({
-    "_version", "data_ptr", "dense_dim", "dim", "element_size", "get_device", "itemsize", "ndim", "ndimension",
-    "sparse_dim", "storage_offset",
-})  # fmt: skip
-"""Methods and properties that give whole numbers which follow from no size."""
-
-_AS_FIRST = frozenset({
-    "index_add", "index_copy", "index_fill", "index_put", "index_reduce", "masked_fill", "masked_scatter", "put",
-    "scatter", "scatter_add", "scatter_reduce", "select_scatter", "slice_scatter",
-})  # fmt: skip
-"""What these give has the size of their first operand."""
-
-_FROM_NUMBERS = frozenset({"as_tensor", "asarray", "new", "tensor"})
-"""What these give of a list of tensors follows from numbers in them, which no operator shows."""
 
 _TELLS = re.compile(
     r"print|(.+\.)?(logging|\w*log(ger)?|warnings)(\(.*\))?\.(critical|debug|error|exception|info|warn)\w*", re.I
@@ -162,12 +137,12 @@ class CleanValues:
         import torch
 
         name = getattr(func, "__name__", "").partition(".")[0]  # without the overload of an operator
-        tensors = _tensors((args, kwargs))
+        tensors = tensors_of((args, kwargs))
         clean = all(map(self.is_clean, tensors)) and len(self._sources_of(tensors)) < 2
         if name in VALUE_READS or name == "is_same_size":
             self.reads += not clean and not told()
             return True
-        for target in (*(tensors[:1] if _writes(name) else ()), *_tensors(kwargs.get("out"))):
+        for target in (*(tensors[:1] if writes_first(name) else ()), *tensors_of(kwargs.get("out"))):
             key = storage_id(target)
             self.written.append(self.seen[key][1] if key in self.seen else 0)
             if read or not clean:
@@ -176,47 +151,49 @@ class CleanValues:
         if name == "tensor_split" and not all(map(self.is_clean, tensors[1:])):
             self._add_sizes(made)
         sized = any(map(self._has_unclean_size, tensors))
-        self.reads += sized and _gives_size(func, name, made) and not told()
-        if any(map(self._has_unclean_size, tensors[:1] if _writes(name) or name in _AS_FIRST else tensors)):
+        self.reads += sized and gives_size(func, name, made) and not told()
+        if any(map(self._has_unclean_size, tensors[:1] if writes_first(name) or name in SIZED_AS_FIRST else tensors)):
             self._add_sizes(made)
-        read = read or (name in _FROM_NUMBERS and not clean)
+        read = read or (name in MADE_OF_NUMBERS and not clean)
         if read:
             self._note_number(name, args, made)
-        free = name in _VALUE_FREE and not sized and all(map(self.is_clean, tensors[1:]))
+        free = name in VALUE_FREE and not sized and all(map(self.is_clean, tensors[1:]))
         if (clean or free) and not read and not self.reads and not self._is_by_chance(name):
-            for leaf in _tensors(made):
+            for leaf in tensors_of(made):
                 self.mark(leaf)
-        if name in ("__getitem__", "__setitem__") and _has_bounds(args[1]):
+        if name in ("__getitem__", "__setitem__") and has_bounds(args[1]):
             return True
-        return name in _SIZES or (name == "__getitem__" and any(one.dtype == torch.bool for one in tensors[1:]))
+        return name in SIZED_BY_VALUES or (
+            name == "__getitem__" and any(one.dtype == torch.bool for one in tensors[1:])
+        )
 
     def _note_number(self, name: str, args: Any, made: Any) -> None:
         """Of a function that read a number from an unclean tensor: what it gives follows from that, maybe in size, too.
         A view of clean memory cannot be told from others."""
-        for leaf in _tensors(made):
+        for leaf in tensors_of(made):
             key = storage_id(leaf)
             self.reads += key in self.seen
             self.unclean[key] = hold_storage_id(leaf)
-        place = _SIZE_ARGUMENT.get(name)
-        if place is not None and all(map(self.is_clean, _tensors(args[place : place + 1]))):
+        place = SIZE_ARGUMENT.get(name)
+        if place is not None and all(map(self.is_clean, tensors_of(args[place : place + 1]))):
             return
-        if name not in _FIXED_SIZE and (name != "__getitem__" or _has_bounds(args[1])):
+        if name not in FIXED_SIZE and (name != "__getitem__" or has_bounds(args[1])):
             self._add_sizes(made)
 
     def note_operator(self, operator: Any, given: Any, made: Any) -> None:
         """What an operator makes of an unclean tensor, of inputs and weights, or by chance, and what it then writes to,
         is unclean. So is a size that follows from unclean values."""
-        tensors, name = _tensors(given), operator.__name__
+        tensors, name = tensors_of(given), operator.__name__
         base = name.partition(".")[0]
-        self.numbers += _reads_number(operator) and not all(map(self.is_clean, tensors))
-        sized = tensors[:1] if _writes(base) or base in _AS_FIRST else tensors
-        if any(map(self._has_unclean_size, sized)) or not all(map(self.is_clean, _sizing_tensors(operator, given))):
+        self.numbers += reads_number(operator) and not all(map(self.is_clean, tensors))
+        sized = tensors[:1] if writes_first(base) or base in SIZED_AS_FIRST else tensors
+        if any(map(self._has_unclean_size, sized)) or not all(map(self.is_clean, sizing_tensors(operator, given))):
             self._add_sizes(made)
         sources = self._sources_of(tensors)
-        written = [*(tensors[:1] if _writes(base) else ()), *_tensors(given[1].get("out"))]
-        changed = (*_tensors(made), *written)
+        written = [*(tensors[:1] if writes_first(base) else ()), *tensors_of(given[1].get("out"))]
+        changed = (*tensors_of(made), *written)
         if self.fill and "empty" in name:
-            for leaf in _tensors(made):
+            for leaf in tensors_of(made):
                 leaf.fill_(value_of(self.fill, leaf.dtype))
         for leaf in changed if sources else ():
             self._add_sources(leaf, sources)
@@ -228,7 +205,7 @@ class CleanValues:
         return bool(self.sizes) and tensor.dim() > 0 and storage_id(tensor) in self.sizes
 
     def _add_sizes(self, made: Any) -> None:
-        for leaf in _tensors(made):
+        for leaf in tensors_of(made):
             if leaf.dim() > 0:
                 self.sizes[storage_id(leaf)] = hold_storage_id(leaf)
 
@@ -247,47 +224,6 @@ class CleanValues:
         return any(word in name for word in _RANDOM) or ("empty" in name and not self.fill)
 
 
-def _tensors(tree: Any) -> list[Any]:
-    """The tensors among the leaves, in order. Operators are given few containers but tuples, lists and dicts."""
-    import torch
-
-    if isinstance(tree, torch.Tensor):
-        return [tree]
-    if type(tree) in (tuple, list):
-        return [tensor for one in tree for tensor in _tensors(one)]
-    if type(tree) is dict:
-        return [tensor for one in tree.values() for tensor in _tensors(one)]
-    if tree is None or type(tree) in (int, float, bool, str):
-        return []
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-
-
-def _sizing_tensors(operator: Any, given: Any) -> list[Any]:
-    """The tensors on whose values the sizes of an operator's results depend."""
-    import torch
-
-    tags, name = getattr(operator, "tags", ()), operator.__name__.partition(".")[0]
-    if torch.Tag.dynamic_output_shape not in tags and "sparse" not in name and "pack_padded" not in name:
-        return []
-    if name == "index":
-        return [one for one in _tensors(given[0][1]) if one.dtype in (torch.bool, torch.uint8)]
-    return _tensors(given[0][1] if name == "masked_select" else given)
-
-
-def _reads_number(operator: Any) -> bool:
-    import torch
-
-    return torch.Tag.data_dependent_output in getattr(operator, "tags", ())
-
-
-def _gives_size(func: Any, name: str, made: Any) -> bool:
-    """Whether Python gets a size from a function of a tensor, or the number of the pieces of one."""
-    if name == "__get__":
-        name = getattr(func.__self__, "__name__", "")
-    numbers = made if isinstance(made, tuple | list) else [made]
-    return name in _NUMBER_OF_PIECES or (name not in _NO_SIZES and any(type(one) is int for one in numbers))
-
-
 def _is_told(frame: FrameType | None) -> bool:
     """Whether the user's statement that runs there only prints, warns or logs, or raises."""
     while frame is not None and not is_user_file(frame.f_code.co_filename):
@@ -300,18 +236,6 @@ def _is_told(frame: FrameType | None) -> bool:
         case ast.Expr(value=ast.Call(func=function)):
             return _TELLS.fullmatch(ast.unparse(function)) is not None
     return False
-
-
-def _has_bounds(places: Any) -> bool:
-    """Whether a slice among these indices begins or ends at the value of a tensor."""
-    import torch
-
-    slices = (one for one in (places if isinstance(places, tuple) else (places,)) if isinstance(one, slice))
-    return any(isinstance(bound, torch.Tensor) for one in slices for bound in (one.start, one.stop, one.step))
-
-
-def _writes(name: str) -> bool:
-    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
 
 
 @contextmanager
