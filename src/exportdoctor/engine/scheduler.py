@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 
 import msgspec
@@ -64,6 +64,7 @@ class ProbeScheduler:
         self._running: dict[Future[Outcome], list[Probe]] = {}
         self._ready: deque[tuple[Probe, Outcome, bool]] = deque()
         self._early: dict[str, tuple[str, RunningProbe]] = {}
+        self._held: deque[Probe] = deque()
         self._ahead: dict[str, tuple[Probe, ...]] = {}
         self._scheduled: set[str] = set()
         self._finding_numbers = itertools.count(1)
@@ -111,15 +112,15 @@ class ProbeScheduler:
     def run_until_idle(self) -> Iterator[ev.AnyEvent]:
         """Go on until every probe has its outcome, and every search and follow-up probe too."""
         while True:
-            idle = not self._running and not self._ready
+            idle = not self._running and not self._ready and not self._held
             if idle or self.opened.isolation == "fork":  # else the worker that would build the small model is busy
                 yield from self._start_cure_searches()
                 yield from self._start_number_checks()
             yield from self._start_follow_ups()
-            if not self._running and not self._ready:
+            if not self._running and not self._ready and not self._held:
                 self._give_up_early_attempts()
                 return
-            self._attempt_ahead()
+            self._fill_idle_jobs()
             wait(self._running, timeout=_POLL, return_when=FIRST_COMPLETED)
             yield from self._drain_finished()
 
@@ -242,11 +243,20 @@ class ProbeScheduler:
             if early.spare and early.probe.id not in (named if early.future.done() else likely):
                 early.abandon()
 
-    def _attempt_ahead(self) -> None:
-        """Attempt what may be needed next, where a processor would idle. On a GPU the others would be slower by it."""
+    def _fill_idle_jobs(self) -> None:
+        """Attempt what may be needed next, and alternatives to a cure, where a processor would idle. An attempt of the
+        part itself begins before these, because it takes longest. On a GPU the others would be slower by what may be
+        needed."""
+        likely = list(itertools.chain.from_iterable(map(self._first_unanswered, self._ahead.values())))
         if self.opened.device != "cpu":
-            return
-        for probe in itertools.chain.from_iterable(map(self._first_unanswered, self._ahead.values())):
+            likely.clear()
+        self._attempt_ahead(probe for probe in likely if not probe.part.endswith(SMALL_MODEL))
+        while self._held and self.pool.has_idle_job:
+            self._attempt(self._held.popleft())
+        self._attempt_ahead(likely)
+
+    def _attempt_ahead(self, probes: Iterable[Probe]) -> None:
+        for probe in probes:
             if not self.pool.has_idle_job:
                 return
             if probe.id in self._scheduled or probe.id in self._early:
@@ -274,6 +284,12 @@ class ProbeScheduler:
 
     def _schedule(self, probe: Probe) -> None:
         self._scheduled.add(probe.id)
+        if _is_alternative(probe) and self.opened.isolation == "fork":
+            self._held.append(probe)
+        else:
+            self._attempt(probe)
+
+    def _attempt(self, probe: Probe) -> None:
         question = self._question(probe)
         known = self._known.find(probe, question)
         if known is not None:
@@ -308,6 +324,11 @@ class ProbeScheduler:
 
     def _part_of(self, probe: Probe) -> PartScan:
         return self.parts[probe.part.removesuffix(SMALL_MODEL)]
+
+
+def _is_alternative(probe: Probe) -> bool:
+    """Whether it asks for another cure, where one is known and proved."""
+    return bool(probe.shims) and probe.to == "compare"
 
 
 def _is_of_a_search(probe: Probe) -> bool:

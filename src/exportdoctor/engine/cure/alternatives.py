@@ -50,7 +50,7 @@ def find_alternatives(
 
     Those that could come before the best are asked first, then the first sets side by side, by `probe_of`. `ahead` asks
     ahead what the set that will be prescribed needs, as soon as nothing that is left could take its place;
-    `confirm_ahead` what a set needs that will be prescribed if it cures.
+    `confirm_ahead` what a set needs that will be prescribed if it cures, or of the empty set nothing any more.
     """
     found, left, in_vain = [best], MOST_TRIES, False
     turns = deque(_exchanges(best, catalogue))
@@ -199,6 +199,8 @@ def _drop_unneeded(
         if proved := _would_lead(less, found, catalogue):
             yield confirm_ahead(less)
         trial = yield from try_set(less, failure, proved=proved)
+        if proved and trial.result != "cured":
+            yield confirm_ahead(())
         if trial.result == "cured":
             chain = tuple(pair for pair in cured.chain if pair[0] != name)
             cured = replace(cured, shims=less, outcome=trial.outcome, chain=chain, proved=proved)

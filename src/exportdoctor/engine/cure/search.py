@@ -94,6 +94,8 @@ class CureSearch:
             return
         found = yield from self._reduce(target, found, confirm=confirm)
         self.cures = (found,)
+        if found.outcome.numbers:
+            yield Prefetch(((large if large.values else target).ground,))
         if target.values and (self.alternatives or not self._catalogue.is_sound(found.shims, found.outcome)):
             self.cures = yield from find_alternatives(
                 found,
@@ -103,11 +105,9 @@ class CureSearch:
                 probe_of=target.with_shims,
                 ahead=lambda shims: Prefetch((confirm(shims),) if confirm is not None else ()),
                 confirm_ahead=lambda shims: Lookahead(
-                    self.root.part, (target.with_shims(shims), self._at_full_size(large, shims))
+                    self.root.part, (target.with_shims(shims), self._at_full_size(large, shims)) if shims else ()
                 ),
             )
-        if found.outcome.numbers:
-            yield Prefetch(((large if large.values else target).ground,))
         if small is not None:
             self.cures = yield from self._confirm(large, small, self.cures)
         yield Lookahead(self.root.part)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import CodeType, FunctionType
 from typing import Any
@@ -24,7 +25,9 @@ from exportdoctor.shims.rules.hoisted_results import (
     is_number_list,
 )  # fmt: skip
 from exportdoctor.shims.rules.hoisted_state import ARGUMENTS, has_container, watch_names
-from exportdoctor.shims.rules.outlined_blocks import call_blocks, outline_blocks
+from exportdoctor.shims.rules.local_kinds import Kinds
+from exportdoctor.shims.rules.more_inputs import Recorded
+from exportdoctor.shims.rules.outlined_blocks import call_blocks, may_have_blocks, outline_blocks
 from exportdoctor.targets.eager import copy_inputs, restore_afterwards
 
 _PLAIN = int | float | bool | str | None
@@ -49,8 +52,12 @@ def find_hoisted_calls(call: ExportCall, name: str) -> tuple[HoistedCall, ...]:
 
 def _find(call: ExportCall, name: str, *, weights: bool) -> tuple[HoistedCall, ...]:
     inputs = [(call.args, call.kwargs), *call.more_inputs]
-    runs = [record_calls(call.module, one, weights=weights) for one in inputs]
-    outlines = () if weights else _outline(runs[0][0], inputs[0], name, call)
+    runs = [record_calls(call.module, inputs[0], weights=weights)]
+    owners = {} if weights else _find_owners(runs[0][0], name, call)
+    seen: dict[CodeType, dict[int, Kinds]] = {owner.__code__: {} for owner in owners}
+    others = inputs[1:] or inputs[: bool(owners)]
+    runs = [*runs, *(record_calls(call.module, one, weights=weights, lines=seen) for one in others)][: len(inputs)]
+    outlines = _outline(owners, seen)
     with call_blocks(outlines):
         if outlines:
             runs = [record_calls(call.module, one) for one in inputs]
@@ -105,18 +112,20 @@ def _without_names_set(call: ExportCall, calls: Sequence[HoistedCall], *, may_se
     def note(one: HoistedCall, compute: Callable[[], Any]) -> Any:
         given = compute.given  # type: ignore[attr-defined]
         result, found[id(one)] = watch_names(module, one.function, one.unseen, compute, given)
+        if len(found) == len(calls):
+            raise Recorded
         return result
 
     if may_set:
         args, kwargs = copy_inputs((call.args, call.kwargs))
-        with torch.no_grad(), stand_in(calls, note), restore_afterwards(module):
+        with torch.no_grad(), stand_in(calls, note), restore_afterwards(module), suppress(Recorded):
             module(*args, **kwargs)
     sets = [found.get(id(one), frozenset[str]()) for one in calls]
     return [replace(one, unseen=one.unseen - names, sets=names) for one, names in zip(calls, sets, strict=True)]
 
 
-def _outline(records: Sequence[CallRecord], inputs: Inputs, name: str, call: ExportCall) -> tuple[Outline, ...]:
-    """The statements that read values, of the functions in which no call around them is clean."""
+def _find_owners(records: Sequence[CallRecord], name: str, call: ExportCall) -> dict[FunctionType, set[int]]:
+    """The functions with statements that read values, and in which no call around these is clean, with their lines."""
     classes = _classes(call)
     owners: dict[CodeType, tuple[CallRecord, set[int]]] = {}
     for record in records:
@@ -126,10 +135,17 @@ def _outline(records: Sequence[CallRecord], inputs: Inputs, name: str, call: Exp
                 owner = records[owner.parent]
             if not name or owner.code.co_qualname == name:
                 owners.setdefault(owner.code, (owner, set()))[1].update(record.lines)
+    functions = ((function_of(one.code, one.names, one.arguments, classes), lines) for one, lines in owners.values())
+    return {one: lines for one, lines in functions if one is not None and may_have_blocks(one)}
+
+
+def _outline(
+    owners: Mapping[FunctionType, set[int]], seen: Mapping[CodeType, Mapping[int, Kinds]]
+) -> tuple[Outline, ...]:
+    """The statements around these lines as functions of their own."""
     found: list[Outline] = []
-    for owner, lines in owners.values():
-        function = function_of(owner.code, owner.names, owner.arguments, classes)
-        made = outline_blocks(call.module, inputs, function, lines) if function is not None else None
+    for owner, lines in owners.items():
+        made = outline_blocks(owner, lines, seen[owner.__code__])
         if made is not None and global_names([made]).keys().isdisjoint(global_names(found)):
             found.append(made)
     return tuple(found)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -85,11 +85,8 @@ def _run_up_to(module: Any, calls: Sequence[HoistedCall], named: Named) -> dict[
             raise Recorded
         return result
 
-    with stand_in(calls, note), restore_afterwards(module):
-        try:
-            module(**copy_inputs(dict(named)))
-        except Recorded:
-            pass
+    with stand_in(calls, note), restore_afterwards(module), suppress(Recorded):
+        module(**copy_inputs(dict(named)))
     return results
 
 

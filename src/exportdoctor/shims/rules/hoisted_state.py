@@ -94,7 +94,9 @@ def has_container(given: Any) -> bool:
 def _values(held: list[Mapping[str, Any]], names: frozenset[str]) -> dict[_Key, tuple[Any, ...]]:
     """What the names hold."""
     return {
-        (id(holder), name): (holder[name], *_inside(holder[name])) for holder in held for name in names & holder.keys()
+        (id(holder), name): (holder[name], *_inside(holder[name]))
+        for holder in held
+        for name in names.intersection(holder)
     }
 
 

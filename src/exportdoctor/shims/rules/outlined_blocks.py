@@ -13,18 +13,16 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import CodeType, FrameType, FunctionType
+from types import FunctionType
 from typing import Any
 
-from exportdoctor.shims.export_call import Inputs
 from exportdoctor.shims.rules.block_effects import has_node, is_movable, names_changed
-from exportdoctor.shims.rules.clean_calls import NOT_ONE_CALL, trace_calls
-from exportdoctor.shims.rules.clean_values import CleanValues, follow_values
+from exportdoctor.shims.rules.clean_calls import NOT_ONE_CALL
 from exportdoctor.shims.rules.code_swap import compile_alone, compile_for, definition_of, swap_code
 from exportdoctor.shims.rules.hoisted_results import Outline, global_names
+from exportdoctor.shims.rules.local_kinds import CLEAN, OTHER, Kinds
 from exportdoctor.shims.rules.made_code import load
 from exportdoctor.shims.rules.name_flow import READS_ALL_NAMES, all_names, bound_names, is_read_first
-from exportdoctor.targets.eager import copy_inputs
 
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _PART = "_part_"
@@ -39,22 +37,25 @@ def call_blocks(outlines: Sequence[Outline]) -> Iterator[None]:
         yield
 
 
-def outline_blocks(module: Any, inputs: Inputs, owner: FunctionType, lines: set[int]) -> Outline | None:
-    """The function with calls of new functions in place of the statements around these lines, where values of clean
-    tensors are read.
+def may_have_blocks(owner: FunctionType) -> bool:
+    """Whether there is a loop in the function, and its statements may stand in another one."""
+    node = definition_of(owner)
+    if node is None or owner.__code__.co_flags & NOT_ONE_CALL:
+        return False
+    moves = not has_node(node, ast.Nonlocal) and READS_ALL_NAMES.isdisjoint(all_names(node))
+    return moves and has_node(node, _LOOPS)
 
-    `None` where none of them is a loop which gives clean tensors and numbers alone. Raises what the module raises.
+
+def outline_blocks(owner: FunctionType, lines: set[int], seen: Mapping[int, Kinds]) -> Outline | None:
+    """The function, one that `may_have_blocks`, with calls of new functions in place of the statements around these
+    lines, where values of clean tensors are read. `seen`: what its names held at its lines.
+
+    `None` where none of them is a loop which gives clean tensors and numbers alone.
     """
-    code, node = owner.__code__, definition_of(owner)
-    if node is None or code.co_flags & NOT_ONE_CALL or not has_node(node, _LOOPS) or has_node(node, ast.Nonlocal):
-        return None
-    if READS_ALL_NAMES & set(all_names(node)):
-        return None
-    seen = _watch_locals(module, inputs, code)
+    node = _definition_of(owner)
     kept, blocks = _find_blocks(node, lines, seen)
     if kept != lines:  # statements that stay where they are stay as they are
-        node = definition_of(owner)
-        assert node is not None
+        node = _definition_of(owner)
         _, blocks = _find_blocks(node, kept, seen)
     if not any(has_node(one, _LOOPS) for block in blocks for one in block.statements):
         return None
@@ -67,8 +68,14 @@ def outline_blocks(module: Any, inputs: Inputs, owner: FunctionType, lines: set[
     return Outline(owner=owner, code=whole, blocks=tuple(found)) if whole is not None else None
 
 
+def _definition_of(owner: FunctionType) -> ast.FunctionDef:
+    node = definition_of(owner)
+    assert node is not None
+    return node
+
+
 def _find_blocks(
-    function: ast.FunctionDef, lines: set[int], seen: Mapping[int, _Kinds]
+    function: ast.FunctionDef, lines: set[int], seen: Mapping[int, Kinds]
 ) -> tuple[set[int], list[_Block]]:
     """The lines that are in blocks, and these, in order. Calls in them may become statements of their own."""
     kept, blocks = set[int](), list[_Block]()
@@ -133,7 +140,7 @@ def _find_statement(function: ast.FunctionDef, line: int) -> _Place | None:
         block = found[0]
 
 
-def _grow(place: _Place, seen: Mapping[int, _Kinds]) -> _Block | None:
+def _grow(place: _Place, seen: Mapping[int, Kinds]) -> _Block | None:
     """The fewest statements around that one which read tensors and settings, and give clean tensors and numbers."""
     (within, at), *around = place.lists
     _take_out(within, at, lambda one: isinstance(one, _COMPREHENSIONS))
@@ -147,11 +154,11 @@ def _grow(place: _Place, seen: Mapping[int, _Kinds]) -> _Block | None:
             return None
         given = tuple(sorted(name for name in before if is_read_first(name, statements)))
         results = tuple(sorted(name for name in bound if is_read_first(name, rest)))
-        unfinished = {name for name in results if not name.startswith(_PART) and then.get(name) != _CLEAN}
+        unfinished = {name for name in results if not name.startswith(_PART) and then.get(name) != CLEAN}
         # what the names hold is known by line: of two statements on one line, before the first
         earlier = {name for one in within[:start] for name in bound_names(one)} - before.keys()
         unknown = any(is_read_first(name, statements) for name in earlier)
-        if unknown or any(before[name] == _OTHER for name in given) or not names_changed(statements).isdisjoint(given):
+        if unknown or any(before[name] == OTHER for name in given) or not names_changed(statements).isdisjoint(given):
             start -= 1
             if start < 0:
                 return None
@@ -165,9 +172,9 @@ def _grow(place: _Place, seen: Mapping[int, _Kinds]) -> _Block | None:
             return made if is_movable(statements, functools.partial(_is_plain, seen)) else None
 
 
-def _is_plain(seen: Mapping[int, _Kinds], name: str, line: int) -> bool:
+def _is_plain(seen: Mapping[int, Kinds], name: str, line: int) -> bool:
     """Whether it held a clean tensor or a number whenever the code came to that line."""
-    return seen.get(line, {}).get(name) == _CLEAN
+    return seen.get(line, {}).get(name) == CLEAN
 
 
 def _is_one_of(names: set[str], node: ast.expr) -> bool:
@@ -206,52 +213,11 @@ class _Replacing(ast.NodeTransformer):
         return ast.copy_location(self.new, node) if node is self.old else super().visit(node)
 
 
-# --- what the names hold
-
-_CLEAN, _SETTING, _OTHER = 0, 1, 2
-"""A clean tensor or a number; what a call may be given besides; what the call might change."""
-
-_Kinds = Mapping[str, int]
-
-
-def _kinds_at(statement: ast.stmt, seen: Mapping[int, _Kinds]) -> _Kinds | None:
+def _kinds_at(statement: ast.stmt, seen: Mapping[int, Kinds]) -> Kinds | None:
     """What the names held before that statement; `None` where it was not reached."""
     lines = (line for line in range(statement.lineno, (statement.end_lineno or statement.lineno) + 1) if line in seen)
     first = next(lines, None)
     return None if first is None else seen[first]
-
-
-def _watch_locals(module: Any, inputs: Inputs, code: CodeType) -> dict[int, _Kinds]:
-    """What each local name held whenever the code came to a line, in one forward."""
-    found: dict[int, _Kinds] = {}
-    values = CleanValues()
-
-    def note_line(frame: FrameType, event: str, value: Any) -> Callable[..., Any]:
-        if event == "line":
-            kinds = {name: _kind_of(one, values) for name, one in frame.f_locals.items()}
-            known = found.get(frame.f_lineno, kinds)
-            found[frame.f_lineno] = {name: max(kinds[name], known[name]) for name in kinds.keys() & known.keys()}
-        return note_line
-
-    args, kwargs = copy_inputs(inputs)
-    with follow_values(module, known=values):
-        values.mark_inputs((args, kwargs))
-        with trace_calls(lambda frame, event, value: note_line if frame.f_code is code else None):
-            module(*args, **kwargs)
-    return found
-
-
-def _kind_of(value: Any, values: CleanValues) -> int:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return _CLEAN if values.is_clean(value) and not values.reads else _SETTING
-    if type(value) in (int, float, bool, type(None)):
-        return _CLEAN
-    if isinstance(value, tuple):
-        return max((_kind_of(one, values) or _SETTING for one in value), default=_SETTING)
-    known = isinstance(value, str | range | slice | type | torch.dtype | torch.device | torch.nn.Module)
-    return _SETTING if known or callable(value) or type(value).__name__.endswith("Config") else _OTHER
 
 
 # --- the new functions

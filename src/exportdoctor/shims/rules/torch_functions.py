@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from exportdoctor.torch_internals.trees import tree_leaves
@@ -71,18 +72,28 @@ def tensors_of(tree: Any) -> list[Any]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
+@functools.cache
+def _may_depend_on_values(operator: Any) -> bool:
+    """Whether sizes of what an operator gives may."""
+    import torch
+
+    tags, name = getattr(operator, "tags", ()), operator.__name__
+    return torch.Tag.dynamic_output_shape in tags or "sparse" in name or "pack_padded" in name
+
+
 def sizing_tensors(operator: Any, given: Any) -> list[Any]:
     """The tensors on whose values the sizes of an operator's results depend."""
     import torch
 
-    tags, name = getattr(operator, "tags", ()), operator.__name__.partition(".")[0]
-    if torch.Tag.dynamic_output_shape not in tags and "sparse" not in name and "pack_padded" not in name:
+    if not _may_depend_on_values(operator):
         return []
+    name = operator.__name__.partition(".")[0]
     if name == "index":
         return [one for one in tensors_of(given[0][1]) if one.dtype in (torch.bool, torch.uint8)]
     return tensors_of(given[0][1] if name == "masked_select" else given)
 
 
+@functools.cache
 def reads_number(operator: Any) -> bool:
     """Whether an operator gives Python a value of a tensor."""
     import torch
@@ -106,6 +117,7 @@ def has_bounds(places: Any) -> bool:
     return any(isinstance(bound, torch.Tensor) for one in slices for bound in (one.start, one.stop, one.step))
 
 
+@functools.cache
 def writes_first(name: str) -> bool:
     """Whether a function of that name writes into its first operand."""
     return name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
