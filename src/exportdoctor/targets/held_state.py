@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _PLAIN = frozenset(map(id, (bool, int, float, complex, str, bytes, type(None))))
 """By identity: a metaclass of the user's may refuse to compare or hash its classes."""
 _CONTAINERS = (dict, list, set, deque)
+_OF_PYTHON = frozenset(map(id, (dict, OrderedDict, list, set, deque, tuple)))
 _MOST_VALUES = 100_000
 _MOST_BYTES = 64 << 20
 """Values that are looked at, and bytes of parameters and plain tensors that are copied, in one call."""
@@ -77,7 +78,8 @@ def _is_writable(value: Any) -> bool:
     """Whether it is a plain tensor with values in memory of its own."""
     import torch
 
-    if not any(type(value) is kind for kind in (torch.Tensor, torch.nn.Parameter)) or value.is_inference():
+    kind = type(value)
+    if (kind is not torch.Tensor and kind is not torch.nn.Parameter) or value.is_inference():
         return False
     return bool(value.layout == torch.strided and value.device.type != "meta")
 
@@ -131,7 +133,7 @@ def _held_by(value: Any, undo: list[Callable[[], object]]) -> Iterator[Any]:
         undo.append(partial(write, read()))
     elif (place := place_access(value)) is not None:
         undo.append(partial(place[1], place[0]))
-    if is_of_user(kind):
+    if id(kind) not in _OF_PYTHON and is_of_user(kind):
         attributes = attributes_of(value)
         contents = _contents(attributes)
         undo.append(partial(_restore_contents, attributes, contents))
@@ -198,6 +200,8 @@ def _cells(function: FunctionType) -> Iterator[tuple[Any, Any]]:
 def _contents(container: Any) -> tuple[Any, ...]:
     """What it holds; of a dict each key and its value in turn."""
     kind = _builtin_class(container)
+    if not kind.__len__(container):  # as most dicts of hooks
+        return ()
     return tuple(chain.from_iterable(kind.items(container)) if issubclass(kind, dict) else kind.__iter__(container))
 
 

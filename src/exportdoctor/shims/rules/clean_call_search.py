@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import CodeType, FunctionType
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 from exportdoctor.shims.export_call import ExportCall, Inputs, named_inputs
 from exportdoctor.shims.record import NotApplicable
 from exportdoctor.shims.rules.call_sites import names_read, names_set
-from exportdoctor.shims.rules.call_stand_in import stand_in
 from exportdoctor.shims.rules.clean_calls import CallRecord, has_fake_weights, record_calls
 from exportdoctor.shims.rules.code_swap import function_of
 from exportdoctor.shims.rules.hoisted_results import (
@@ -24,11 +22,9 @@ from exportdoctor.shims.rules.hoisted_results import (
     global_names,
     is_number_list,
 )  # fmt: skip
-from exportdoctor.shims.rules.hoisted_state import ARGUMENTS, has_container, watch_names
+from exportdoctor.shims.rules.hoisted_state import ARGUMENTS
 from exportdoctor.shims.rules.local_kinds import Kinds
-from exportdoctor.shims.rules.more_inputs import Recorded
 from exportdoctor.shims.rules.outlined_blocks import call_blocks, may_have_blocks, outline_blocks
-from exportdoctor.targets.eager import copy_inputs, restore_afterwards
 
 _PLAIN = int | float | bool | str | None
 _NUMBERS_OR_NONE = (int, float, bool, type(None))
@@ -77,9 +73,7 @@ def _find(call: ExportCall, name: str, *, weights: bool) -> tuple[HoistedCall, .
         made = replace(made, outline=blocks.get(function), unseen=_names_read_around(runs[0][0], several[0]))
         found.append(made if alone else replace(made, arguments=None))
     unknown = weights and has_fake_weights(call.module)
-    may_set = any(_may_set(runs[0][0], one[2], blocks) for one in chosen[0])
-    known = _without_names_set(call, found, may_set=may_set)
-    return tuple(replace(one, recorded=()) if unknown else one for one in known)
+    return tuple(replace(one, recorded=()) if unknown else one for one in found)
 
 
 def _names_read_around(records: Sequence[CallRecord], record: CallRecord) -> frozenset[str]:
@@ -87,41 +81,6 @@ def _names_read_around(records: Sequence[CallRecord], record: CallRecord) -> fro
     inputs may show."""
     around = (one.code for one in records if not _is_inside(records, one, {record.place}))
     return names_read(around) | {ARGUMENTS}
-
-
-def _may_set(records: Sequence[CallRecord], record: CallRecord, blocks: Collection[FunctionType]) -> bool:
-    """Whether the call may have set one of these, as far as the code that ran can show. A block sets no names itself;
-    a clean call writes into no tensor that it is given."""
-    own = {block.__code__ for block in blocks}
-    inside = [one.code for one in records if _is_inside(records, one, {record.place}) and one.code not in own]
-    written = names_set(inside)
-    sets = written is None or not written.isdisjoint(_names_read_around(records, record))
-    return sets or has_container(record.arguments)
-
-
-def _without_names_set(call: ExportCall, calls: Sequence[HoistedCall], *, may_set: bool) -> list[HoistedCall]:
-    """The calls, with what they set for the example in `sets` and not in `unseen`: that the program is compared for. A
-    forward shows it, unless none of them `may_set` anything."""
-    import torch
-
-    if call.converts_for is not None:
-        return [replace(one, unseen=one.unseen - call.converts_for) for one in calls]
-    module: Any = call.module
-    found: dict[int, frozenset[str]] = {}
-
-    def note(one: HoistedCall, compute: Callable[[], Any]) -> Any:
-        given = compute.given  # type: ignore[attr-defined]
-        result, found[id(one)] = watch_names(module, one.function, one.unseen, compute, given)
-        if len(found) == len(calls):
-            raise Recorded
-        return result
-
-    if may_set:
-        args, kwargs = copy_inputs((call.args, call.kwargs))
-        with torch.no_grad(), stand_in(calls, note), restore_afterwards(module), suppress(Recorded):
-            module(*args, **kwargs)
-    sets = [found.get(id(one), frozenset[str]()) for one in calls]
-    return [replace(one, unseen=one.unseen - names, sets=names) for one, names in zip(calls, sets, strict=True)]
 
 
 def _find_owners(records: Sequence[CallRecord], name: str, call: ExportCall) -> dict[FunctionType, set[int]]:

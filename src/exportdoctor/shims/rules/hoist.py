@@ -22,7 +22,7 @@ from exportdoctor.shims.rules.call_stand_in import stand_in
 from exportdoctor.shims.rules.clean_call_search import find_hoisted_calls
 from exportdoctor.shims.rules.hoisted_lists import lists_in_torch
 from exportdoctor.shims.rules.hoisted_results import CONDITION, HoistedCall
-from exportdoctor.shims.rules.hoisted_state import compute_unseen
+from exportdoctor.shims.rules.hoisted_state import compute_unseen, watch_names
 from exportdoctor.shims.rules.more_inputs import Recorded, is_made_here, taking_more
 from exportdoctor.shims.rules.number_types import symbolic_numbers
 from exportdoctor.shims.searches import search_once
@@ -33,9 +33,21 @@ from exportdoctor.torch_internals.trees import tree_map_only
 # --- the conversion function
 
 
-def compute_inputs(module: Any, calls: Sequence[HoistedCall], named: Named) -> dict[str, Any]:
-    """What the hoisted calls give for these inputs of the untouched module, by the names of the program's inputs."""
+Watch = Callable[[HoistedCall, Callable[[], Any], Any], Any]
+"""Gives what a hoisted call computes for its arguments."""
+
+
+def compute_inputs(
+    module: Any, calls: Sequence[HoistedCall], named: Named, *, watch: Watch | None = None
+) -> dict[str, Any]:
+    """What the hoisted calls give for these inputs of the untouched module, by the names of the program's inputs.
+
+    Raises ValueError where one leaves something behind that the program would not have, unless each goes through
+    `watch`.
+    """
     import torch
+
+    watch = watch or partial(_refuse_unseen, module)
 
     found: dict[str, Any] = {}
     with torch.no_grad():
@@ -44,15 +56,19 @@ def compute_inputs(module: Any, calls: Sequence[HoistedCall], named: Named) -> d
                 for one in calls:
                     given = copy_inputs(dict(named))
                     call = partial(_call_directly, one, given)
-                    result = compute_unseen(module, one.function, one.unseen, call, given)
-                    found.update(one.as_inputs(result))
+                    found.update(one.as_inputs(watch(one, call, given)))
             return found
-        results = _run_up_to(module, calls, {name: value for name, value in named.items() if not is_made_here(name)})
+        given = {name: value for name, value in named.items() if not is_made_here(name)}
+        results = _run_up_to(module, calls, given, watch)
     for one in calls:
         if id(one) not in results:
             raise ValueError(f"{one.function.__qualname__} is not called for these inputs")
         found.update(one.as_inputs(results[id(one)]))
     return found
+
+
+def _refuse_unseen(module: Any, one: HoistedCall, compute: Callable[[], Any], given: Any) -> Any:
+    return compute_unseen(module, one.function, one.unseen, compute, given)
 
 
 def _call_directly(one: HoistedCall, named: Named) -> Any:
@@ -71,15 +87,14 @@ def _call_directly(one: HoistedCall, named: Named) -> Any:
     return one.function(*args, **kwargs)
 
 
-def _run_up_to(module: Any, calls: Sequence[HoistedCall], named: Named) -> dict[int, Any]:
+def _run_up_to(module: Any, calls: Sequence[HoistedCall], named: Named, watch: Watch) -> dict[int, Any]:
     """The results of the hoisted calls in a forward that ends with the last of them."""
     import torch
 
     results: dict[int, Any] = {}
 
     def note(one: HoistedCall, compute: Callable[[], Any]) -> Any:
-        given = compute.given  # type: ignore[attr-defined]
-        result = compute_unseen(module, one.function, one.unseen, compute, given)
+        result = watch(one, compute, compute.given)  # type: ignore[attr-defined]
         results[id(one)] = tree_map_only(torch.Tensor, torch.clone, result)  # what follows may write into it
         if len(results) == len(calls):
             raise Recorded
@@ -96,7 +111,8 @@ def _run_up_to(module: Any, calls: Sequence[HoistedCall], named: Named) -> dict[
 def _hoist(name: str) -> Any:
     @contextmanager
     def enter(call: ExportCall) -> Iterator[ExportCall]:
-        calls = search_once(f"hoist:{name}", call.module, lambda: find_hoisted_calls(call, name))
+        found = search_once(f"hoist:{name}", call.module, lambda: find_hoisted_calls(call, name))
+        calls, known = _convert_known(call, found)
         given: dict[str, Any] = {}
 
         def answer(one: HoistedCall, compute: Callable[[], Any]) -> Any:
@@ -111,8 +127,6 @@ def _hoist(name: str) -> Any:
                     yield
             finally:
                 given.clear()
-
-        known = _check_conversion(call, calls)
 
         def compute(named: Named) -> dict[str, Any]:
             """What was found just now, if for the very same inputs."""
@@ -131,24 +145,42 @@ def _hoist(name: str) -> Any:
     return enter
 
 
-def _check_conversion(call: ExportCall, calls: Sequence[HoistedCall]) -> list[tuple[Named, dict[str, Any]]]:
-    """What the conversion gives for each of the known inputs.
+def _convert_known(
+    call: ExportCall, calls: Sequence[HoistedCall]
+) -> tuple[tuple[HoistedCall, ...], list[tuple[Named, dict[str, Any]]]]:
+    """The calls, with what they set for the example in `sets` and not in `unseen`: that the program is compared for.
+    And what the conversion gives for each of the known inputs.
 
     Raises NotApplicable unless that is what the forward was seen to compute.
     """
+    sets: dict[int, frozenset[str]] = {}
+
+    def note_sets(one: HoistedCall, compute: Callable[[], Any], given: Any) -> Any:
+        result, sets[id(one)] = watch_names(call.module, one.function, one.unseen, compute, given)
+        return result
+
+    if call.converts_for is not None:
+        calls = [replace(one, unseen=one.unseen - call.converts_for) for one in calls]
+    signature, none = inspect.signature(call.module.forward), frozenset[str]()
+    example, *others = (named_inputs(signature, one) for one in ((call.args, call.kwargs), *call.more_inputs))
+    watch = note_sets if call.converts_for is None else None
+    known: list[tuple[Named, dict[str, Any]]] = []
+    known.append((example, compute_inputs(call.module, calls, example, watch=watch)))
+    found = [(one, sets.get(id(one), none)) for one in calls]
+    settled = tuple(replace(one, unseen=one.unseen - names, sets=names) for one, names in found)
+    known += [(named, compute_inputs(call.module, settled, named)) for named in others]
+    for place, (_, given) in enumerate(known):
+        _check_recorded(settled, place, given)
+    return settled, known
+
+
+def _check_recorded(calls: Sequence[HoistedCall], place: int, found: Named) -> None:
     import torch
 
-    signature = inspect.signature(call.module.forward)
-    known: list[tuple[Named, dict[str, Any]]] = []
-    for place, inputs in enumerate(((call.args, call.kwargs), *call.more_inputs)):
-        named = named_inputs(signature, inputs)
-        found = compute_inputs(call.module, calls, named)
-        known.append((named, found))
-        for one in (one for one in calls if one.recorded):
-            for name, value in one.as_inputs(one.recorded[place]).items():
-                if isinstance(value, torch.Tensor) and not (is_fake(value) or same_values(value, found[name])):
-                    raise NotApplicable(f"{one.function.__qualname__} gives something else by itself than in forward")
-    return known
+    for one in (one for one in calls if one.recorded):
+        for name, value in one.as_inputs(one.recorded[place]).items():
+            if isinstance(value, torch.Tensor) and not (is_fake(value) or same_values(value, found[name])):
+                raise NotApplicable(f"{one.function.__qualname__} gives something else by itself than in forward")
 
 
 def _is_same(one: Named, other: Named) -> bool:

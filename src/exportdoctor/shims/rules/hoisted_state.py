@@ -86,11 +86,6 @@ def _containers(given: Any) -> Iterator[Any]:
     return (one for one in _leaves(given) if isinstance(one, torch.Tensor | list | set | dict))
 
 
-def has_container(given: Any) -> bool:
-    """Whether there is a list, a dict or a set among the arguments, by their names."""
-    return any(isinstance(one, list | set | dict) for argument in given.values() for one in _leaves(argument))
-
-
 def _values(held: list[Mapping[str, Any]], names: frozenset[str]) -> dict[_Key, tuple[Any, ...]]:
     """What the names hold."""
     return {
