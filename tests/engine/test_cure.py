@@ -391,7 +391,7 @@ def test_what_confirms_a_set_that_leads_beyond_two_failures_is_begun_beside_its_
 
 
 def test_what_would_confirm_a_smaller_set_is_given_up_where_that_set_does_not_cure() -> None:
-    """The alternative z + b holds a shim that fits both failures; z alone was tried before, and cures the first only."""
+    """The alternative z + b holds a shim that fits both failures; z alone was tried before, and cures one only."""
     shims = (shim("a", 1), shim("z", 1, 2), shim("b", 2))
     ahead: list[tuple[tuple[str, tuple[str, ...]], ...]] = []
     search = run_search(

@@ -284,7 +284,7 @@ class ProbeScheduler:
 
     def _schedule(self, probe: Probe) -> None:
         self._scheduled.add(probe.id)
-        if _is_alternative(probe) and self.opened.isolation == "fork":
+        if _is_alternative(probe) and self.opened.isolation == "fork" and probe.id not in self._early:
             self._held.append(probe)
         else:
             self._attempt(probe)

@@ -42,6 +42,7 @@ def find_alternatives(
     *,
     probe_of: Callable[..., Probe],
     ahead: Callable[[Ids], Prefetch],
+    look_ahead: Callable[[Iterable[Probe]], Lookahead],
     confirm_ahead: Callable[[Ids], Lookahead],
 ) -> ProbeSteps[tuple[CuringSet, ...]]:
     """`best` and what was found beside it, the soundest first, then those that are right in any memory layout, then
@@ -49,8 +50,9 @@ def find_alternatives(
     that was found.
 
     Those that could come before the best are asked first, then the first sets side by side, by `probe_of`. `ahead` asks
-    ahead what the set that will be prescribed needs, as soon as nothing that is left could take its place;
-    `confirm_ahead` what a set needs that will be prescribed if it cures, or of the empty set nothing any more.
+    ahead what the set that will be prescribed needs, as soon as nothing that is left could take its place. `look_ahead`
+    names what is asked next if a set does not cure, `confirm_ahead` what a set needs that will be prescribed if it
+    cures, or of the empty set nothing any more.
     """
     found, left, in_vain = [best], MOST_TRIES, False
     turns = deque(_exchanges(best, catalogue))
@@ -76,6 +78,11 @@ def find_alternatives(
             if not _is_worth_trying(shims, name, shim.id, best, tried) or _contains_one(shims, found):
                 continue
             proved = _would_lead(shims, found, catalogue)
+            if settled:  # until then what confirms the best stays named
+                following = _first_sets([(name, others), *turns], best, catalogue, tried)
+                yield look_ahead(
+                    probe_of(one, proved=_would_lead(one, found, catalogue)) for one in (shims, *following)
+                )
             trial = yield from try_set(shims, best.failure_of(name), proved=proved)
             if trial.result == "not_applicable":
                 continue

@@ -104,6 +104,7 @@ class CureSearch:
                 partial(self._try, target),
                 probe_of=target.with_shims,
                 ahead=lambda shims: Prefetch((confirm(shims),) if confirm is not None else ()),
+                look_ahead=lambda probes: Lookahead(self.root.part, tuple(probes)),
                 confirm_ahead=lambda shims: Lookahead(
                     self.root.part, (target.with_shims(shims), self._at_full_size(large, shims)) if shims else ()
                 ),

@@ -35,6 +35,7 @@ _WORDS = (".numel()", ".shape", ".size(", ".sum()", ".any()", ".all()", ".max()"
 _CAUGHT_UNSEEN = (StopIteration, StopAsyncIteration, GeneratorExit, AttributeError)
 """What generators and getattr catch without a `try`."""
 
+_RAISE = dis.opmap["RAISE_VARARGS"]
 _DISTRIBUTIONS = "torch.distributions"
 _SIGNS = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge"}
 _TOTAL_CALLS = frozenset(
@@ -238,7 +239,7 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
 
 
 def _may_raise(code: CodeType) -> bool:
-    return "_assert" in code.co_names or any(one.opname == "RAISE_VARARGS" for one in dis.get_instructions(code))
+    return "_assert" in code.co_names or _RAISE in code.co_code[::2]
 
 
 def _checks_of_distributions(call: ExportCall) -> Iterator[Any]:
