@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _PLAIN = frozenset(map(id, (bool, int, float, complex, str, bytes, type(None))))
 """By identity: a metaclass of the user's may refuse to compare or hash its classes."""
 _CONTAINERS = (dict, list, set, deque)
-_OF_PYTHON = frozenset(map(id, (dict, OrderedDict, list, set, deque, tuple)))
+_OF_PYTHON = _PLAIN | frozenset(map(id, (dict, OrderedDict, list, set, deque, tuple)))
 _MOST_VALUES = 100_000
 _MOST_BYTES = 64 << 20
 """Values that are looked at, and bytes of parameters and plain tensors that are copied, in one call."""
@@ -133,7 +133,7 @@ def _held_by(value: Any, undo: list[Callable[[], object]]) -> Iterator[Any]:
         undo.append(partial(write, read()))
     elif (place := place_access(value)) is not None:
         undo.append(partial(place[1], place[0]))
-    if id(kind) not in _OF_PYTHON and is_of_user(kind):
+    if not is_of_python(kind) and is_of_user(kind):
         attributes = attributes_of(value)
         contents = _contents(attributes)
         undo.append(partial(_restore_contents, attributes, contents))
@@ -161,6 +161,11 @@ def _generator_access(value: Any) -> tuple[Callable[[], Any], Callable[[Any], ob
     if numpy is not None and issubclass(kind, numpy.Generator):
         return lambda: value.bit_generator.state, partial(setattr, value.bit_generator, "state")
     return None
+
+
+def is_of_python(kind: type) -> bool:
+    """Whether it is a class of plain values or containers of Python's own: most of what a module holds."""
+    return id(kind) in _OF_PYTHON
 
 
 def is_of_user(kind: type) -> bool:

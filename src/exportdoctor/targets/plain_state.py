@@ -13,7 +13,7 @@ from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.failure.frames import is_local_file, is_user_file
-from exportdoctor.targets.held_state import attributes_of, is_of_user, slots_of, state_of_generator
+from exportdoctor.targets.held_state import attributes_of, is_of_python, is_of_user, slots_of, state_of_generator
 from exportdoctor.targets.iterator_places import place_of
 
 if TYPE_CHECKING:
@@ -36,8 +36,9 @@ def plain_state(module: nn.Module) -> dict[str, Any]:
         for name, value in vars(child).items():
             place = f"{path}.{name}".lstrip(".")
             _note(found, place, value, deep=name not in _TENSORS_OF_MODULES)
-            _note_function(found, place, value, seen)
-            _note_objects(found, place, value, seen)
+            if not is_of_python(type(value)):
+                _note_function(found, place, value, seen)
+                _note_objects(found, place, value, seen)
     for kind in dict.fromkeys(kind for child in module.modules() for kind in type(child).__mro__):
         space = sys.modules.get(kind.__module__)
         if is_user_file(getattr(space, "__file__", None) or "<none>"):
@@ -140,13 +141,14 @@ def _note(found: dict[str, Any], path: str, value: Any, *, deep: bool = True) ->
 
 
 def _words(value: Any, *, deep: bool) -> Iterator[Any]:
+    is_known = is_of_python(type(value))
     if issubclass(type(value), _PLAIN):
         yield type(value).__name__, _text(value)
-    elif place := place_of(value):
+    elif not is_known and (place := place_of(value)):
         yield place
-    elif (state := state_of_generator(value)) is not None:
+    elif not is_known and (state := state_of_generator(value)) is not None:
         yield hash(pickle.dumps(state))
-    elif deep and _counts_writes(value):
+    elif not is_known and deep and _counts_writes(value):
         yield Writes(value._version)
     elif issubclass(type(value), _CONTAINERS):
         yield len(value)

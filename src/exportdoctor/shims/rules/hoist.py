@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -113,6 +113,7 @@ def _hoist(name: str) -> Any:
     def enter(call: ExportCall) -> Iterator[ExportCall]:
         found = search_once(f"hoist:{name}", call.module, lambda: find_hoisted_calls(call, name))
         calls, known = _convert_known(call, found)
+        has_lists = any("list" in one.leaves for one in calls)
         given: dict[str, Any] = {}
 
         def answer(one: HoistedCall, compute: Callable[[], Any]) -> Any:
@@ -123,7 +124,7 @@ def _hoist(name: str) -> Any:
             start()
             given.update(made)
             try:
-                with lists_in_torch():
+                with lists_in_torch() if has_lists else nullcontext():
                     yield
             finally:
                 given.clear()

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
+from exportdoctor.targets.held_state import is_of_python
+
 ARGUMENTS = "its arguments"
 """In the place of a name: what the call was given, tensors and containers."""
 
 _Key = tuple[int, str]
-_WITHOUT_ATTRIBUTES = frozenset(map(id, (bool, int, float, str, type(None), tuple, list, dict, set)))
 _DEPTH = 4
 """Of objects in the attributes of objects."""
 
@@ -61,7 +62,7 @@ def _attributes_in(values: list[Any], seen: set[int], depth: int) -> Iterator[di
     import torch
 
     for value in values:
-        if id(type(value)) in _WITHOUT_ATTRIBUTES:  # by identity: a class of the user's may refuse to be compared
+        if is_of_python(type(value)):
             continue
         known = isinstance(value, torch.Tensor | torch.nn.Module | type | FunctionType | ModuleType)
         if known or id(value) in seen or not isinstance(getattr(value, "__dict__", None), dict):
