@@ -245,13 +245,13 @@ class ProbeScheduler:
 
     def _fill_idle_jobs(self) -> None:
         """Attempt what may be needed next, and alternatives to a cure, where a processor would idle. An attempt of the
-        part itself begins before these, because it takes longest. On a GPU the others would be slower by what may be
-        needed."""
+        part itself begins before these, because it takes longest; behind other probes alternatives wait as all do. On
+        a GPU the others would be slower by what may be needed."""
         likely = list(itertools.chain.from_iterable(map(self._first_unanswered, self._ahead.values())))
         if self.opened.device != "cpu":
             likely.clear()
         self._attempt_ahead(probe for probe in likely if not probe.part.endswith(SMALL_MODEL))
-        while self._held and self.pool.has_idle_job:
+        while self._held and (self.pool.has_idle_job or self.pool.has_queue):
             self._attempt(self._held.popleft())
         self._attempt_ahead(likely)
 
@@ -284,7 +284,8 @@ class ProbeScheduler:
 
     def _schedule(self, probe: Probe) -> None:
         self._scheduled.add(probe.id)
-        if _is_alternative(probe) and self.opened.isolation == "fork" and probe.id not in self._early:
+        one_by_one = self.opened.isolation != "fork" or self._options.jobs == 1
+        if _is_alternative(probe) and not one_by_one and probe.id not in self._early:
             self._held.append(probe)
         else:
             self._attempt(probe)
