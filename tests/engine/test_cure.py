@@ -19,6 +19,7 @@ from torch import nn
 
 from exportdoctor.cli.main import run as command_line
 from exportdoctor.core.errors import UsageError
+from exportdoctor.core.failure.finding import ShimTry
 from exportdoctor.core.records.outcome import Agreement, ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.records.target import TargetRef
@@ -29,7 +30,7 @@ from exportdoctor.engine.cure.search import CureSearch
 from exportdoctor.engine.cure.try_shims import try_shims
 from exportdoctor.engine.probe_driver import Lookahead, ProbeDriver, Request
 from exportdoctor.report import wording
-from exportdoctor.report.wording.shim_tries import PART_ITSELF, SMALL_MODEL
+from exportdoctor.report.wording.shim_tries import PART_ITSELF, SMALL_MODEL, shim_effect
 from exportdoctor.shims import SOUNDNESS, Cure, ExportCall, Shim, apply_shims, export_program, find
 from exportdoctor.store.runs import read_run
 from exportdoctor.worker.attempt.fixed_axes import find_fixed_axes
@@ -706,6 +707,19 @@ def test_where_no_attempt_could_be_made_nothing_is_said_of_the_shims() -> None:
 
     search = run_search(answer, (shim("a", 1), shim("b", 1)))
     assert (search.prescription, search.note) == (None, "no shim could be tried: the card is taken")
+
+
+def test_a_fault_of_exportdoctor_is_no_fault_of_a_shim() -> None:
+    def answer(probe: Probe) -> Outcome:
+        if probe.shims == ("a",):
+            return Outcome(probe="", status=OutcomeStatus.OWN_FAULT, note="KeyError in held_state.py")
+        return failing_part(1, {"b": 1})(probe)
+
+    search = run_search(answer, (shim("a", 1), shim("b", 1)))
+    assert search.prescription is not None
+    tried = next(trial for trial in search.trials if trial.shims == ("a",))
+    told = shim_effect(ShimTry(shim="a", result=tried.result, note=tried.note))
+    assert told == "could not be tried"
 
 
 @pytest.mark.parametrize("values", [False, True])

@@ -977,3 +977,54 @@ def test_a_stand_in_takes_what_the_function_takes_now() -> None:
         assert answered(0, 1) == (("other", "outer"), "answered")
         start()
         assert one(0, 1) == ("other", "outer")
+
+
+class Noted:
+    def note(self, number: int) -> None:
+        self.last = number
+
+
+class ShortOnly(nn.Module):
+    """Few positions are added up on a line that many do not reach."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        parts, extra = [], 0
+        for one in positions.tolist():
+            if positions.shape[0] < 4:
+                extra += 7
+            parts.append(one + (extra if positions.shape[0] < 4 else 0))
+        return self.proj(x) * torch.tensor(parts)[:, None]
+
+
+class NotedWhereShort(ShortOnly):
+    """A name holds an object that the loop changes; for more positions it holds None."""
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        noted = Noted() if positions.shape[0] < 4 else None
+        total = 0
+        for one in positions.tolist():
+            if noted is not None:
+                noted.note(one)
+            total += one
+        return self.proj(x) * torch.arange(total + 1)[positions][:, None]
+
+
+@pytest.mark.parametrize("build", [ShortOnly, NotedWhereShort])
+def test_what_names_hold_is_what_the_example_shows(build: type[nn.Module]) -> None:
+    """Story: noted in forwards of other inputs alone, no statement could be moved, and a cure that fixes sizes won."""
+
+    def inputs(*positions: int) -> tuple[Tensor, Tensor]:
+        return torch.ones(len(positions), 2), torch.tensor(positions)
+
+    module, free = build(), {0: Dim.DYNAMIC}
+    more: Any = ((inputs(9, 2, 4, 4, 1), {}),)
+    call = ExportCall(module=module, args=inputs(2, 5, 1), dynamic_shapes=(free, free), more_inputs=more)
+    with apply_shims([find("hoist")], call) as changed:
+        program = export_program(changed).module()
+    for other in (inputs(3, 4), inputs(4, 2, 3, 1, 7)):
+        args, kwargs = changed.convert((other, {}))
+        assert torch.equal(program(*args, **kwargs), module(*other))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -229,6 +230,15 @@ def test_a_change_is_seen_wherever_a_name_is_held(change: Any, names: set[str]) 
     watched = frozenset({"history", "table", "scale", "LIMITS", "settings"})
     forward: Any = Growing.forward
     assert watch_names(module, forward, watched, lambda: change(module), ())[1] == names
+
+
+def test_an_attribute_of_an_ordered_dict_is_seen() -> None:
+    module: Any = SetsAttribute()
+    module.counts = OrderedDict()
+    module.counts.scale = 1.0
+    forward: Any = Growing.forward
+    changed = watch_names(module, forward, frozenset({"scale"}), lambda: setattr(module.counts, "scale", 2.0), ())[1]
+    assert changed == {"scale"}
 
 
 class Aliased(nn.Module):

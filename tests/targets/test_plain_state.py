@@ -18,6 +18,7 @@ from torch import nn
 
 from exportdoctor.targets.held_state import restore_held_state
 from exportdoctor.targets.plain_state import plain_state
+from exportdoctor.worker.capture.outside_mentions import find_mentioned
 from strict_state import COUNTING, HARMLESS
 
 
@@ -153,3 +154,27 @@ def test_a_checkout_of_torch_is_none_of_the_models_files(tmp_path: Path) -> None
     file, found = done.stdout.splitlines()
     assert file.startswith(str(tmp_path))
     assert found == "True 0"
+
+
+class AnswersAnything:
+    """A lazily loaded library, say: it has no `__dict__`, and gives something for every name."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        return 1
+
+
+LIBRARY = AnswersAnything()
+
+
+class NamesLibrary(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if LIBRARY is None else x + 1
+
+
+def test_a_variable_that_answers_to_every_name_holds_nothing() -> None:
+    """Story: the whole scan ended with an AttributeError of an int."""
+    module = NamesLibrary()
+    assert plain_state(module) == plain_state(module)
+    assert find_mentioned([module]) == find_mentioned([module, NamesLibrary()])

@@ -251,7 +251,7 @@ class ProbeScheduler:
         if self.opened.device != "cpu":
             likely.clear()
         self._attempt_ahead(probe for probe in likely if not probe.part.endswith(SMALL_MODEL))
-        while self._held and (self.pool.has_idle_job or self.pool.has_queue):
+        while self._held and (self.pool.has_idle_job or self.pool.has_queue or not self._running):
             self._attempt(self._held.popleft())
         self._attempt_ahead(likely)
 
@@ -284,8 +284,9 @@ class ProbeScheduler:
 
     def _schedule(self, probe: Probe) -> None:
         self._scheduled.add(probe.id)
-        one_by_one = self.opened.isolation != "fork" or self._options.jobs == 1
-        if _is_alternative(probe) and not one_by_one and probe.id not in self._early:
+        side_by_side = self.opened.isolation == "fork" and self._options.jobs > 1
+        known = probe.id in self._early or self._is_answered(probe)
+        if _is_alternative(probe) and side_by_side and not known:
             self._held.append(probe)
         else:
             self._attempt(probe)

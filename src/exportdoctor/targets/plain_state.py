@@ -74,7 +74,7 @@ def _note_file(found: dict[str, Any], file: Any, own: set[int], seen: set[int]) 
             if value.__module__ == file.__name__:
                 _note_all(found, value.__qualname__, vars(value), seen)
         elif id(value) not in own and _is_local(sys.modules.get(type(value).__module__)):
-            _note_all(found, f"{stem}.{name}", getattr(value, "__dict__", {}), seen)
+            _note_all(found, f"{stem}.{name}", attributes_of(value), seen)
 
 
 def _note_objects(found: dict[str, Any], path: str, value: Any, seen: set[int]) -> None:

@@ -26,6 +26,7 @@ from urllib.parse import unquote, urlsplit
 from exportdoctor.core import file_hash
 from exportdoctor.core.failure.frames import OUR_FOLDER, is_local_file, is_user_file
 from exportdoctor.core.patch_attribute import patch_attributes
+from exportdoctor.targets.held_state import attributes_of
 from exportdoctor.worker.call_listener import CallListener, asking_file
 from exportdoctor.worker.drawn_numbers import OUR_WRAPPERS, DrawnNumbers
 
@@ -205,11 +206,7 @@ class ReadLog:
             self._note_file(filename)
             return opener(filename, *args, **kwargs)
 
-        users = [
-            module
-            for module in list(sys.modules.values())
-            if getattr(module, "__dict__", {}).get("safe_open") is opener
-        ]
+        users = [module for module in list(sys.modules.values()) if attributes_of(module).get("safe_open") is opener]
         return [(module, "safe_open", open_noted) for module in users]
 
     def note_working_folder(self) -> None:

@@ -107,6 +107,8 @@ def _judge(rewrite: TriedRewrite, tried: PartTrial, alone: PartTrial | None, fin
         reached = alone.after.startswith("exports")
         if reached or (meets(alone, finding) and not meets(tried, finding)):
             tried, module = alone, finding.module
+    if tried.says_nothing:
+        return rewrite
     held = [row for row in tried.numbers if row.holds and not row.refused]
     if tried.cured and not tried.condition:
         result = "exports"

@@ -30,7 +30,8 @@ class PartTrial(msgspec.Struct, frozen=True, kw_only=True):
 
     `at` is the line that fails without the shims, `next_at` the one that fails with them; `later` is set where that is
     further on in the forward. `signature` is that of the failure without the shims. Of a cure, `soundness` is what its
-    proof leaves of that of the shims, `condition` what no shim says of the inputs for which it holds.
+    proof leaves of that of the shims, `condition` what no shim says of the inputs for which it holds. Where
+    `says_nothing` is set, code of exportdoctor failed, or there was no device: nothing is known of the shims.
     """
 
     part: str
@@ -47,6 +48,7 @@ class PartTrial(msgspec.Struct, frozen=True, kw_only=True):
     numbers: tuple[Agreement, ...] = ()
     soundness: str = ""
     condition: str = ""
+    says_nothing: bool = False
 
 
 def try_shims(
@@ -130,6 +132,7 @@ def _try_on_part(
         after=outcome_line(after) + (OF_SMALL_MODEL if numbers and not values else ""),
         result=_result(before, after, exporter=options.exporter, proved=proved),
         at=before.failure.culprit if before.failure else None,
+        says_nothing=after.status.says_nothing,
         next_at=after.failure.culprit if after.failure else None,
         later=not before.passed and not after.passed and is_later_failure(before, after, exporter=options.exporter),
         signature=found.key if (found := signature_of(before)) else "",

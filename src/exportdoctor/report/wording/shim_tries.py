@@ -23,6 +23,7 @@ NONE_CURES_LATER = "it exports, and none of the shims tried gets the program fur
 NONE_GETS_FURTHER = "it exports with shims, and its program does not get through the later stages that were asked for"
 NONE_FITS = "no known shim applies to this failure"
 NOTHING_TO_COMPARE = "exports, nothing to compare"
+NOT_TRIED = "could not be tried"
 NOT_PROVED = "not proved: compared on the known input sets only"
 NOT_AT_FULL_SIZE = "the shims that work on the small model do not work at full size"
 NOT_COMPARED_ON_SMALL_MODEL = "the outputs could not be compared with eager on the small model"
@@ -40,6 +41,8 @@ def try_note(outcome: Outcome) -> str:
     """A remark on a try; empty if there is none."""
     if outcome.status == OutcomeStatus.NOT_APPLICABLE:
         return outcome.note.partition(": ")[2] or outcome.note  # it begins with the shim's own name
+    if outcome.status.says_nothing:
+        return f"{NOT_TRIED}: {outcome.note}"
     if outcome.note or outcome.signal:
         return outcome.note or (outcome.signal or "")
     wrong = next((row for row in outcome.numbers if not row.holds), None)
@@ -119,7 +122,7 @@ def shim_effect(tried: ShimTry) -> str:
         "cured": "works",
         "moved": f"gets past this{following}",
         "same": "no effect",
-        "error": NOTHING_TO_COMPARE if tried.note.startswith(NOTHING_TO_COMPARE) else "does not work",
+        "error": next(filter(tried.note.startswith, (NOTHING_TO_COMPARE, NOT_TRIED)), "does not work"),
         "not_applicable": "not applicable",
     }[tried.result]
 

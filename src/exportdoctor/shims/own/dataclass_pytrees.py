@@ -14,6 +14,7 @@ from exportdoctor.shims.eager_run import run_copy
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.targets.eager import copy_inputs
+from exportdoctor.targets.held_state import attributes_of
 from exportdoctor.torch_internals.pytree_registry import is_registered, register_node, temporary_registrations
 from exportdoctor.torch_internals.trees import tree_leaves
 
@@ -64,7 +65,7 @@ def attributes(value: Any) -> tuple[str, ...]:
         slots = vars(base).get("__slots__", ())
         names += [slots] if isinstance(slots, str) else list(slots)
     names = [name for name in names if name not in ("__dict__", "__weakref__") and hasattr(value, name)]
-    return tuple(dict.fromkeys([*names, *getattr(value, "__dict__", {})]))
+    return tuple(dict.fromkeys([*names, *attributes_of(value)]))
 
 
 def check_changes_returned(call: ExportCall, objects: Callable[[Any], list[Any]]) -> None:

@@ -15,6 +15,7 @@ from exportdoctor.shims.rules.code_swap import definition_of, function_of
 from exportdoctor.shims.rules.pure_callees import method_of_model_output
 from exportdoctor.shims.rules.pure_code import Purity
 from exportdoctor.targets.eager import hold_storage_id, storage_id
+from exportdoctor.targets.held_state import attributes_of
 from exportdoctor.torch_internals.pytree_registry import flatten_once, node_kind
 from exportdoctor.torch_internals.trees import tree_flatten
 
@@ -138,7 +139,7 @@ def reachable(arm: Callable[..., Any]) -> list[Any]:
 def _containers_of(arm: Callable[..., Any], before: tuple[Any, ...]) -> set[int]:
     """Those that an arm can reach without a call, by identity: in its names, and in the attributes of these."""
     values = [*before, *reachable(arm)]
-    attributes = [one for value in values for one in getattr(value, "__dict__", {}).values()]
+    attributes = [one for value in values for one in attributes_of(value).values()]
     return {id(one) for value in (*values, *attributes) for one in _containers(value)}
 
 

@@ -23,8 +23,8 @@ from exportdoctor.shims.rules.hoisted_results import (
     is_number_list,
 )  # fmt: skip
 from exportdoctor.shims.rules.hoisted_state import ARGUMENTS
-from exportdoctor.shims.rules.local_kinds import Kinds
-from exportdoctor.shims.rules.outlined_blocks import call_blocks, may_have_blocks, outline_blocks
+from exportdoctor.shims.rules.local_kinds import LineKinds
+from exportdoctor.shims.rules.outlined_blocks import call_blocks, outline_blocks
 
 _PLAIN = int | float | bool | str | None
 _NUMBERS_OR_NONE = (int, float, bool, type(None))
@@ -48,12 +48,10 @@ def find_hoisted_calls(call: ExportCall, name: str) -> tuple[HoistedCall, ...]:
 
 def _find(call: ExportCall, name: str, *, weights: bool) -> tuple[HoistedCall, ...]:
     inputs = [(call.args, call.kwargs), *call.more_inputs]
-    runs = [record_calls(call.module, inputs[0], weights=weights)]
-    owners = {} if weights else _find_owners(runs[0][0], name, call)
-    seen: dict[CodeType, dict[int, Kinds]] = {owner.__code__: {} for owner in owners}
-    others = inputs[1:] or inputs[: bool(owners)]
-    runs = [*runs, *(record_calls(call.module, one, weights=weights, lines=seen) for one in others)][: len(inputs)]
-    outlines = _outline(owners, seen)
+    seen: LineKinds | None = None if weights else {}
+    runs = [record_calls(call.module, inputs[0], weights=weights, lines=seen)]
+    runs += [record_calls(call.module, one, weights=weights) for one in inputs[1:]]
+    outlines = _outline(runs[0][0], seen, name, call) if seen is not None else ()
     with call_blocks(outlines):
         if outlines:
             runs = [record_calls(call.module, one) for one in inputs]
@@ -83,8 +81,9 @@ def _names_read_around(records: Sequence[CallRecord], record: CallRecord) -> fro
     return names_read(around) | {ARGUMENTS}
 
 
-def _find_owners(records: Sequence[CallRecord], name: str, call: ExportCall) -> dict[FunctionType, set[int]]:
-    """The functions with statements that read values, and in which no call around these is clean, with their lines."""
+def _outline(records: Sequence[CallRecord], seen: LineKinds, name: str, call: ExportCall) -> tuple[Outline, ...]:
+    """The statements that read values, of the functions in which no call around them is clean. `seen`: what names held
+    at the lines of these functions."""
     classes = _classes(call)
     owners: dict[CodeType, tuple[CallRecord, set[int]]] = {}
     for record in records:
@@ -94,17 +93,10 @@ def _find_owners(records: Sequence[CallRecord], name: str, call: ExportCall) -> 
                 owner = records[owner.parent]
             if not name or owner.code.co_qualname == name:
                 owners.setdefault(owner.code, (owner, set()))[1].update(record.lines)
-    functions = ((function_of(one.code, one.names, one.arguments, classes), lines) for one, lines in owners.values())
-    return {one: lines for one, lines in functions if one is not None and may_have_blocks(one)}
-
-
-def _outline(
-    owners: Mapping[FunctionType, set[int]], seen: Mapping[CodeType, Mapping[int, Kinds]]
-) -> tuple[Outline, ...]:
-    """The statements around these lines as functions of their own."""
     found: list[Outline] = []
-    for owner, lines in owners.items():
-        made = outline_blocks(owner, lines, seen[owner.__code__])
+    for owner, lines in owners.values():
+        function = function_of(owner.code, owner.names, owner.arguments, classes)
+        made = outline_blocks(function, lines, seen.get(id(owner.code), {})) if function is not None else None
         if made is not None and global_names([made]).keys().isdisjoint(global_names(found)):
             found.append(made)
     return tuple(found)

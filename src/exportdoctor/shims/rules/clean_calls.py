@@ -7,17 +7,17 @@ a call gives the same whatever that memory is filled with.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import CodeType, MappingProxyType
+from types import CodeType
 from typing import Any
 
 from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.shims.export_call import Inputs
 from exportdoctor.shims.rules.call_sites import fixed_arguments
 from exportdoctor.shims.rules.clean_values import CleanValues, follow_values
-from exportdoctor.shims.rules.local_kinds import Kinds, note_locals
+from exportdoctor.shims.rules.local_kinds import LineKinds, has_loop, note_locals
 from exportdoctor.shims.rules.unfilled_memory import FILLS, is_same_result
 from exportdoctor.targets.eager import copy_inputs, same_values, storage_id
 from exportdoctor.torch_internals.fake_tensors import is_fake
@@ -62,11 +62,11 @@ def record_calls(
     inputs: Inputs,
     *,
     weights: bool = False,
-    lines: Mapping[CodeType, dict[int, Kinds]] = MappingProxyType({}),
+    lines: LineKinds | None = None,
 ) -> tuple[list[CallRecord], Inputs]:
     """The calls of the user's functions in one forward, in order, and the copy of the inputs that it was given.
 
-    What names hold at the lines of the functions in `lines` is added there. Raises what the module raises.
+    What names hold at the lines of functions with a loop is added to `lines`. Raises what the module raises.
     """
     values = CleanValues(weights=weights)
     calls, given, changing = _record(module, inputs, values, lines)
@@ -107,7 +107,7 @@ def _by_function(calls: list[CallRecord]) -> dict[CodeType, list[CallRecord]]:
 
 
 def _record(
-    module: Any, inputs: Inputs, known: CleanValues, lines: Mapping[CodeType, dict[int, Kinds]] = MappingProxyType({})
+    module: Any, inputs: Inputs, known: CleanValues, lines: LineKinds | None = None
 ) -> tuple[list[CallRecord], Inputs, frozenset[int]]:
     """As `record_calls`, with the storages of the module that the forward has changed."""
     calls: list[CallRecord] = []
@@ -124,7 +124,7 @@ def _record(
     def note_call(frame: Any, event: str, value: Any) -> Callable[..., Any] | None:
         if not is_user_file(frame.f_code.co_filename):
             return None
-        frame.f_trace_lines = frame.f_code in lines
+        frame.f_trace_lines = lines is not None and has_loop(frame.f_code)
         parent = running[-1][0].place if running else -1
         given, start = dict(frame.f_locals), (len(values.written), values.clock)
         for one in given.values():
@@ -138,8 +138,8 @@ def _record(
         return note_end
 
     def note_end(frame: Any, event: str, value: Any) -> Callable[..., Any]:
-        if event == "line" and frame.f_code in lines:
-            note_locals(lines[frame.f_code], frame, values)
+        if event == "line" and lines is not None:
+            note_locals(lines.setdefault(id(frame.f_code), {}), frame, values)
         elif event == "return" and running and running[-1][1] is frame:
             _end(running.pop()[0], value, values)
         return note_end

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 from exportdoctor.core.failure.frames import is_local_file, is_user_file
 from exportdoctor.core.patch_attribute import patch_item
 from exportdoctor.shims.export_call import ExportCall
+from exportdoctor.targets.held_state import attributes_of
 
 _MOST_WRAPPED = 50
 _MADE: WeakKeyDictionary[FunctionType, ast.FunctionDef] = WeakKeyDictionary()
@@ -43,7 +44,8 @@ def function_of(
             return found
     holder: Any = names
     for name in code.co_qualname.split("."):
-        holder = (holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})).get(name)
+        held = vars(holder) if isinstance(holder, type) else attributes_of(holder)
+        holder = (holder if isinstance(holder, dict) else held).get(name)
     return next(inside_decorators(holder, lambda one: one is code), None)
 
 

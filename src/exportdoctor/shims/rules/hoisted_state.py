@@ -5,6 +5,7 @@ An attribute that the call sets for some inputs alone, and that the forward read
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
@@ -62,7 +63,7 @@ def _attributes_in(values: list[Any], seen: set[int], depth: int) -> Iterator[di
     import torch
 
     for value in values:
-        if is_of_python(type(value)):
+        if is_of_python(type(value)) and type(value) is not OrderedDict:  # which may have attributes
             continue
         known = isinstance(value, torch.Tensor | torch.nn.Module | type | FunctionType | ModuleType)
         if known or id(value) in seen or not isinstance(getattr(value, "__dict__", None), dict):

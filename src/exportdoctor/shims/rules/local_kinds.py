@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dis
+import functools
 from collections.abc import Mapping
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from exportdoctor.shims.rules.clean_values import CleanValues
@@ -13,6 +15,20 @@ CLEAN, SETTING, OTHER = 0, 1, 2
 
 Kinds = Mapping[str, int]
 """Of local names."""
+
+LineKinds = dict[int, dict[int, Kinds]]
+"""By the identity of a function's code and the line, before which the names held that. Whoever keeps it keeps the code:
+equal code of two files is told apart."""
+
+_LOOPS = frozenset(code for name, code in dis.opmap.items() if name == "FOR_ITER" or "BACKWARD" in name)
+_COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
+
+
+@functools.lru_cache(maxsize=4096)
+def has_loop(code: CodeType) -> bool:
+    """Whether a function has a loop or a comprehension of its own."""
+    inside = {one.co_name for one in code.co_consts if isinstance(one, CodeType)}
+    return not _LOOPS.isdisjoint(code.co_code[::2]) or not _COMPREHENSIONS.isdisjoint(inside)
 
 
 def note_locals(found: dict[int, Kinds], frame: FrameType, values: CleanValues) -> None:

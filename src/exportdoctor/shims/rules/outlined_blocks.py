@@ -37,25 +37,21 @@ def call_blocks(outlines: Sequence[Outline]) -> Iterator[None]:
         yield
 
 
-def may_have_blocks(owner: FunctionType) -> bool:
-    """Whether there is a loop in the function, and its statements may stand in another one."""
-    node = definition_of(owner)
-    if node is None or owner.__code__.co_flags & NOT_ONE_CALL:
-        return False
-    moves = not has_node(node, ast.Nonlocal) and READS_ALL_NAMES.isdisjoint(all_names(node))
-    return moves and has_node(node, _LOOPS)
-
-
 def outline_blocks(owner: FunctionType, lines: set[int], seen: Mapping[int, Kinds]) -> Outline | None:
-    """The function, one that `may_have_blocks`, with calls of new functions in place of the statements around these
-    lines, where values of clean tensors are read. `seen`: what its names held at its lines.
+    """The function with calls of new functions in place of the statements around these lines, where values of clean
+    tensors are read. `seen`: what its names held at its lines.
 
     `None` where none of them is a loop which gives clean tensors and numbers alone.
     """
-    node = _definition_of(owner)
+    node = definition_of(owner)
+    if node is None or owner.__code__.co_flags & NOT_ONE_CALL or not has_node(node, _LOOPS):
+        return None
+    if has_node(node, ast.Nonlocal) or READS_ALL_NAMES & set(all_names(node)):
+        return None
     kept, blocks = _find_blocks(node, lines, seen)
     if kept != lines:  # statements that stay where they are stay as they are
-        node = _definition_of(owner)
+        node = definition_of(owner)
+        assert node is not None
         _, blocks = _find_blocks(node, kept, seen)
     if not any(has_node(one, _LOOPS) for block in blocks for one in block.statements):
         return None
@@ -66,12 +62,6 @@ def outline_blocks(owner: FunctionType, lines: set[int], seen: Mapping[int, Kind
         found += [made] if made is not None else []
     whole = compile_for(owner, node) if found and not _sees_inside(node, blocks) else None
     return Outline(owner=owner, code=whole, blocks=tuple(found)) if whole is not None else None
-
-
-def _definition_of(owner: FunctionType) -> ast.FunctionDef:
-    node = definition_of(owner)
-    assert node is not None
-    return node
 
 
 def _find_blocks(

@@ -12,6 +12,8 @@ from collections import OrderedDict
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
+from exportdoctor.targets.held_state import attributes_of
+
 PLAIN = frozenset({bool, int, float, complex, str, bytes})
 """Types whose `repr` is their value."""
 
@@ -79,7 +81,7 @@ def _may_hold_values(attribute: Any) -> bool:
         return False
     if not isinstance(attribute, property) and not holds_only_attributes(kind, _EmptyObject):
         return True
-    held = getattr(attribute, "__dict__", {}).values()
+    held = attributes_of(attribute).values()
     return any(value is not None and type(value) not in _HARMLESS and not isinstance(value, type) for value in held)
 
 
@@ -94,5 +96,5 @@ def is_found_by_name(kind: type) -> bool:
     """Whether the class's name, looked up in its module, gives that very class: then no other has the name."""
     found: Any = sys.modules.get(kind.__module__)
     for name in kind.__qualname__.split("."):
-        found = getattr(found, "__dict__", {}).get(name)
+        found = (vars(found) if isinstance(found, type) else attributes_of(found)).get(name)
     return found is kind

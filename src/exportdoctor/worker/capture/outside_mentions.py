@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from exportdoctor.targets.held_state import attributes_of
 from exportdoctor.torch_internals.dynamo_frames import references_by_dynamo
 
 _DEPTH = 5
@@ -74,7 +75,7 @@ def _parts(value: Any) -> Iterable[Any]:
         return () if not file or file.startswith(_LIBRARIES) else (vars(value),)
     if isinstance(value, type):
         return tuple(vars(value).values()) if value.__module__ not in _OF_LIBRARIES else ()
-    return tuple(getattr(value, "__dict__", {}).values())
+    return tuple(attributes_of(value).values())
 
 
 _OF_LIBRARIES = frozenset(sys.stdlib_module_names)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from exportdoctor.core.patch_attribute import set_on_object
+from exportdoctor.targets.held_state import attributes_of
 from exportdoctor.torch_internals.fake_tensors import is_fake, new_fake_mode
 from exportdoctor.torch_internals.tracing_modes import without_transforms
 
@@ -185,7 +186,7 @@ def _copy_object(value: Any, memo: dict[Any, Any], budget: CopyBudget) -> Any:
     if isinstance(copied, dict):
         for key in list(copied):
             dict.__setitem__(copied, key, _copy(value[key], memo, budget))
-    for name, item in list(getattr(value, "__dict__", {}).items()):
+    for name, item in list(attributes_of(value).items()):
         copied.__dict__[name] = _copy(item, memo, budget)
     for name in _slots(type(value)):
         if hasattr(value, name):

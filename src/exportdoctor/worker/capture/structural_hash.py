@@ -21,6 +21,7 @@ import torch
 
 from exportdoctor.core.exception_text import text_of
 from exportdoctor.targets.eager import storage_id
+from exportdoctor.targets.held_state import attributes_of
 from exportdoctor.torch_internals.fake_tensors import is_fake, new_fake_mode
 from exportdoctor.worker.capture.class_contents import PLAIN, has_stateful_descriptor, is_found_by_name, plain_base
 from exportdoctor.worker.describe.describe_failure import qualified_name
@@ -204,7 +205,7 @@ class StructuralHash:
         elif base in (list, tuple):
             self.write(len(value))
             self._write_all(base.__iter__(value))  # type: ignore[attr-defined]
-        state = getattr(value, "__dict__", None) or {}
+        state = attributes_of(value)
         if self.owner is not None and base is object:
             self.write(self._cached_digest(value, state))
         else:

@@ -11,6 +11,7 @@ import torch
 
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import same_values
+from exportdoctor.targets.held_state import attributes_of
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
@@ -71,7 +72,7 @@ def _attributes(value: Any) -> dict[str, Any]:
     slots = (vars(kind).get("__slots__", ()) for kind in type(value).__mro__)
     named = [name for some in slots for name in ([some] if isinstance(some, str) else some)]
     names = [name for name in named if name not in ("__dict__", "__weakref__") and hasattr(value, name)]
-    return {**getattr(value, "__dict__", {}), **{name: getattr(value, name) for name in names}}
+    return {**attributes_of(value), **{name: getattr(value, name) for name in names}}
 
 
 def _map(value: Any, path: str, change: Callable[[str, torch.Tensor], torch.Tensor], seen: dict[int, Any]) -> Any:

@@ -20,6 +20,7 @@ from exportdoctor.core.limits import IDLE_ATTEMPT
 from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.process.supervise import Limits
+from exportdoctor.targets.held_state import attributes_of
 from exportdoctor.worker.attempt.export_attempt import attempt
 from exportdoctor.worker.capture.session import PartCapture
 from exportdoctor.worker.child import fork
@@ -70,7 +71,7 @@ def _eager(part: PartCapture, probe: Probe, recorder: Recorder) -> Outcome:
 def _forget_cached_calls() -> None:
     """Empty the caches of functions in the user's files: what a cache answers is not seen to run."""
     for module in list(sys.modules.values()):
-        space = getattr(module, "__dict__", {})
+        space = attributes_of(module)
         if is_user_file(str(space.get("__file__") or "<none>")):
             for value in list(space.values()):
                 if issubclass(type(value), _CACHED):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from exportdoctor.targets.held_state import attributes_of
 from exportdoctor.torch_internals.pytree_registry import flatten_once, node_kind
 from exportdoctor.worker.repro.script.script_builder import ScriptBuilder
 
@@ -66,4 +67,4 @@ def _steps(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, dict):
         yield from ((f"[{key!r}]", one) for key, one in value.items())
     elif hasattr(value, "__dict__") and type(value).__module__.partition(".")[0] != "torch":
-        yield from ((f".{name}", one) for name, one in vars(value).items())
+        yield from ((f".{name}", one) for name, one in attributes_of(value).items())
