@@ -111,6 +111,10 @@ class Texted(nn.Module):
     def forward(self, x):
         return x * int(f"{x.shape[0]}")
 
+class Flagged(nn.Module):
+    def forward(self, x):
+        return torch.sort(x, dim=0, descending=x.shape[0] > 3, stable=True)[0]
+
 class Named(nn.Module):
     def forward(self, x, how):
         return x * 2 if how is How.TWICE else x
@@ -124,7 +128,7 @@ class All(nn.Module):
         super().__init__()
         self.parts = nn.ModuleDict({kind.__name__: kind() for kind in (
             Copied, Held, Addressed, Drawn, Root, Scaled, Placed, Written, Read, Random, Hot, Listed, Numpy,
-            Combined, Put, Table, Texted)})
+            Combined, Put, Table, Texted, Flagged)})
         self.named, self.typed = Named(), Typed()
         self.packed = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(4, 4)), {nn.Linear})
     def forward(self, x):
@@ -137,6 +141,7 @@ def build():
 """
 
 SAID = {
+    "parts.Flagged": "Write `descending=bool(x.shape[0] > 3)`. The program then refuses sizes",
     "parts.Copied": "in place of `copy.deepcopy(x)`",
     "parts.Held": "in place of `copy.deepcopy(self.state)`",
     "parts.Addressed": "Leave out `x.data_ptr()`",

@@ -165,6 +165,15 @@ _CAUSES = (
         ),
         lambda *_: "forward converts a module to a dtype or a device, which replaces its parameters.",
     ),
+    _Cause(
+        FailureKind.PYTHON_ERROR,
+        r"argument '(\w+)' .*must be bool, not SymBool|\b(\w+)=SymBool",
+        lambda finding, match: line_advice.flag_of_sizes(finding, match[1] or match[2]),
+        lambda _, match: (
+            f"A condition on dynamic sizes is given as `{match[1] or match[2]}`. During export it is a symbol, which "
+            "torch does not take for a bool."
+        ),
+    ),
     _Cause(FailureKind.PYTHON_ERROR, r"its data is not allocated yet", _of_the_line(line_advice.values_in_a_list)),
     _Cause(
         FailureKind.PYTHON_ERROR,

@@ -181,6 +181,14 @@ def size_as_number(finding: Finding) -> str:
     return _OPT_EINSUM if inside else _fixed_by_python(finding) or _fixed_by_opt_einsum(finding)
 
 
+def flag_of_sizes(finding: Finding, name: str) -> str:
+    """A condition on sizes that is given to a function of torch as the flag of that name."""
+    given = (one.value for call in _calls(finding) for one in call.keywords if one.arg == name)
+    value = next(map(ast.unparse, given), "")
+    instead = f"`{name}=bool({value})`" if value else f"`bool(...)` around what is given as `{name}`"
+    return f"Write {instead}. The program then refuses sizes for which the condition is another."
+
+
 def _fixed_by_opt_einsum(finding: Finding) -> str:
     """`torch.einsum` of three or more operands, which asks opt_einsum for an order where that is installed."""
     for call in _calls(finding):
