@@ -141,7 +141,7 @@ def build():
 """
 
 SAID = {
-    "parts.Flagged": "Write `descending=bool(x.shape[0] > 3)`. The program then refuses sizes",
+    "parts.Flagged": "Write `descending=bool(x.shape[0] > 3)`, if the condition depends on sizes of inputs alone",
     "parts.Copied": "in place of `copy.deepcopy(x)`",
     "parts.Held": "in place of `copy.deepcopy(self.state)`",
     "parts.Addressed": "Leave out `x.data_ptr()`",

@@ -285,8 +285,8 @@ class ProbeScheduler:
     def _schedule(self, probe: Probe) -> None:
         self._scheduled.add(probe.id)
         side_by_side = self.opened.isolation == "fork" and self._options.jobs > 1
-        known = probe.id in self._early or self._is_answered(probe)
-        if _is_alternative(probe) and side_by_side and not known:
+        may_wait = side_by_side and _is_alternative(probe) and probe.id not in self._early
+        if may_wait and not self._is_answered(probe):
             self._held.append(probe)
         else:
             self._attempt(probe)

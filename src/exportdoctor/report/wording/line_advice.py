@@ -186,7 +186,10 @@ def flag_of_sizes(finding: Finding, name: str) -> str:
     given = (one.value for call in _calls(finding) for one in call.keywords if one.arg == name)
     value = next(map(ast.unparse, given), "")
     instead = f"`{name}=bool({value})`" if value else f"`bool(...)` around what is given as `{name}`"
-    return f"Write {instead}. The program then refuses sizes for which the condition is another."
+    return (
+        f"Write {instead}, if the condition depends on sizes of inputs alone. Sizes for which it is another are then "
+        "refused."
+    )
 
 
 def _fixed_by_opt_einsum(finding: Finding) -> str:

@@ -42,7 +42,7 @@ def try_note(outcome: Outcome) -> str:
     if outcome.status == OutcomeStatus.NOT_APPLICABLE:
         return outcome.note.partition(": ")[2] or outcome.note  # it begins with the shim's own name
     if outcome.status.says_nothing:
-        return f"{NOT_TRIED}: {outcome.note}"
+        return ": ".join(filter(None, (NOT_TRIED, outcome.note)))
     if outcome.note or outcome.signal:
         return outcome.note or (outcome.signal or "")
     wrong = next((row for row in outcome.numbers if not row.holds), None)
