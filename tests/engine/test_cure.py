@@ -394,17 +394,18 @@ def test_what_confirms_a_set_that_leads_beyond_two_failures_is_begun_beside_its_
 def test_what_would_confirm_a_smaller_set_is_given_up_where_that_set_does_not_cure() -> None:
     """The alternative z + b holds a shim that fits both failures; z alone was tried before, and cures one only."""
     shims = (shim("a", 1), shim("z", 1, 2), shim("b", 2))
-    ahead: list[tuple[tuple[str, tuple[str, ...]], ...]] = []
+    met: list[Any] = []
     search = run_search(
         failing_part(2, {"a": 1, "z": 1, "b": 2}),
         shims,
         twin=True,
         values=False,
-        look=lambda named: ahead.append(tuple((one.part, one.shims) for one in named.probes)),
+        see=lambda waiting: met.append("an answer is awaited"),
+        look=lambda named: met.append(tuple((one.part, one.shims) for one in named.probes)),
     )
     assert [set(cured.shims) for cured in search.cures] == [{"a", "b"}, {"b", "z"}]
-    named = ahead.index(((TWIN.part, ("z",)), (ROOT.part, ("z",))))
-    assert ahead[named + 1] == ()
+    named = met.index(((TWIN.part, ("z",)), (ROOT.part, ("z",))))
+    assert met[named + 1] == ()
 
 
 def test_no_alternative_is_sought_where_no_numbers_can_be_compared() -> None:
