@@ -20,6 +20,7 @@ from exportdoctor.engine.part.part_diagnosis import PartDiagnosis
 from exportdoctor.report import FORMS, render, wording
 from exportdoctor.report.canvas import Style
 from exportdoctor.report.explanation_page import finding_blocks
+from exportdoctor.report.wording import next_step
 from exportdoctor.report.wording.cures import numbers_notes
 from exportdoctor.repro.find_probe import probe_of
 from scanning import events_of, scan_file, scan_ref
@@ -395,6 +396,12 @@ def report(events: list[AnyEvent]) -> Report:
     return fold(events).report()
 
 
+@pytest.fixture(scope="module")
+def scaled(models: Path) -> list[AnyEvent]:
+    """Nothing is known of why it differs."""
+    return events_of(f"{models}:scaled", cure=True)
+
+
 @pytest.mark.long
 def test_a_wrong_program_is_a_finding_with_the_command_that_looks_further(report: Report, models: Path) -> None:
     (part,), (finding,) = report.parts, report.findings
@@ -494,7 +501,7 @@ def test_a_module_without_parameters_is_held_to_eager_with_gradients_too(models:
 def test_the_number_that_a_program_has_fixed_is_named_where_a_buffer_differs(models: Path) -> None:
     (finding,) = scan_file(models, factory="ring").findings
     message = finding.exception.message
-    assert "leaves the buffers kept otherwise than eager: eager keeps state in seen (models.py:39)" in message
+    assert "leaves the buffer kept otherwise than eager: eager keeps state in seen (models.py:39)" in message
     assert "asked" not in message
 
 
@@ -538,11 +545,19 @@ def test_what_eager_catches_too_is_not_told(models: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("form", sorted(FORMS))
-def test_every_form_names_that_command(form: str, report: Report) -> None:
-    assert "exportdoctor numbers " in render(report, form, Style(width=400))
+def test_every_form_names_that_command(form: str, scaled: list[AnyEvent]) -> None:
+    assert "exportdoctor numbers " in render(fold(scaled).report(), form, Style(width=400))
 
 
-def test_what_comes_next_is_that_command_and_no_script(report: Report, events: list[AnyEvent]) -> None:
+def test_where_the_reason_is_known_what_comes_next_is_what_to_write(report: Report) -> None:
+    assert next_step(report.findings[0]).startswith("Keep it in a buffer (`register_buffer`)")
+    stored = msgspec.structs.replace(report, target=msgspec.structs.replace(report.target, in_memory=False))
+    assert [command for command, _ in wording.next_commands(stored)] == ["exportdoctor explain F1", "exportdoctor tui"]
+
+
+@pytest.mark.long
+def test_what_comes_next_is_that_command_and_no_script(scaled: list[AnyEvent]) -> None:
+    report, events = fold(scaled).report(), scaled
     (finding,) = report.findings
     stored = msgspec.structs.replace(report, target=msgspec.structs.replace(report.target, in_memory=False))
     assert "if there is one" in dict(wording.next_commands(stored))[str(finding.locate)]

@@ -22,6 +22,7 @@ from transformers.vision_utils import get_vision_window_index
 
 import exportdoctor.shims as sh
 from exportdoctor.shims import ExportCall, ExportOptions
+from exportdoctor.targets.eager import run_calls
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,30 @@ class Case:
     others: tuple[tuple[Any, ...], ...] = ()
     export: Callable[[ExportCall], Any] = sh.export_program
     eager: Callable[[], nn.Module] | None = None
+
+
+class Totalling(nn.Module):
+    """Assigns its buffer, which torch.export loses where it is no root."""
+
+    total: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.total = self.total + x.sum(0)
+        return x * 2
+
+
+def keeping_buffers(call: ExportCall) -> Any:
+    """The program; raises where a call of it leaves a buffer otherwise than eager."""
+    program = sh.export_program(call)
+    found, wanted = (run_calls(one, [(call.args, call.kwargs)])[0].buffers for one in (program.module(), call.module))
+    for name, buffer in wanted.items():
+        if name not in found or not torch.equal(buffer, found[name]):
+            raise AssertionError(f"what eager makes of the buffer {name} is lost")
+    return program
 
 
 def grids(*sides: tuple[int, int]) -> list[tuple[Tensor, Tensor]]:
@@ -727,6 +752,13 @@ CASES: dict[str, Case] = {
     ),
     "state-as-constants": case(
         Grouping, [(torch.randn(5, 4),), (torch.randn(2, 4),), (torch.randn(9, 4),)], "data-dependent", (_FREE,)
+    ),
+    "assigned-buffers": case(
+        lambda: nn.Sequential(Totalling()),
+        [(torch.randn(5, 2),), (torch.randn(7, 2),), (torch.randn(11, 2),)],
+        "total is lost",
+        (_FREE,),
+        export=keeping_buffers,
     ),
     "sizes-from-buffers": case(
         Striding, [(torch.randn(5, 2),), (torch.randn(7, 2),), (torch.randn(11, 2),)], "data-dependent", (_FREE,)

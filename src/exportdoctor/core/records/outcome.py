@@ -231,7 +231,8 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     is why there is nothing to compare: what the program raised, or how its outputs differ in kind. A `made_up` set was
     drawn; a program may refuse it (`refused`), but not answer it wrongly. `says_nothing`: eager's outputs are NaN
     throughout or others at each call, so that the program is neither right nor wrong. `note` is what was not compared,
-    or what the program does otherwise than eager though its outputs agree.
+    or what the program does otherwise than eager though its outputs agree. `buffers` are those of the module that
+    eager changes and the program does not, `at` the line of the model's code because of which they differ, where known.
     """
 
     inputs: str
@@ -244,6 +245,8 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     tolerance: float = 0.0
     trouble: str = ""
     says_nothing: bool = False
+    buffers: tuple[str, ...] = ()
+    at: tuple[Frame, ...] = ()
 
     @property
     def holds(self) -> bool:

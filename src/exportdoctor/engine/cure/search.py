@@ -24,7 +24,14 @@ from exportdoctor.core.run.report import Prescription
 from exportdoctor.engine.cure.alternatives import find_alternatives
 from exportdoctor.engine.cure.catalogue import CandidateQueue, Chain, Ids, ShimCatalogue, ShimSet
 from exportdoctor.engine.cure.prescription import prescription_of
-from exportdoctor.engine.cure.trial import SEARCHED_STAGES, CuringSet, SearchTarget, ShimTrial, is_later_failure
+from exportdoctor.engine.cure.trial import (
+    SEARCHED_STAGES,
+    CuringSet,
+    SearchTarget,
+    ShimTrial,
+    failure_of_numbers,
+    is_later_failure,
+)
 from exportdoctor.engine.probe_driver import Lookahead, Prefetch, ProbeSteps
 from exportdoctor.reduce import ddmin
 from exportdoctor.report.wording import shim_tries as wording
@@ -77,6 +84,11 @@ class CureSearch:
         self._catalogue = ShimCatalogue(
             shims=self.shims, versions=self.versions, axes=self.axes, allow=self.allow, exporter=self.root.exporter
         )
+
+    @property
+    def has_candidates(self) -> bool:
+        """Whether a shim is known that may cure the first failure."""
+        return bool(self._catalogue.find_fitting(self.first))
 
     def steps(self) -> ProbeSteps[None]:
         """The whole search. Its result is in `prescription`, and why there is none in `note`."""
@@ -133,7 +145,7 @@ class CureSearch:
         if self.prescription is not None:
             sets = [set(cured.shims) for cured in self.cures]
             return [outcome for shims, outcome in met if any(set(shims) <= one for one in sets)]
-        return [outcome for shims, outcome in met if not _MODES.intersection(shims)]
+        return [one for shims, one in met if not _MODES.intersection(shims) and not one.numbers]
 
     def _only_with_fixed(self, shims: Ids, outcome: Outcome) -> bool:
         """Whether these shims fix a size or a value, and the failure was met under no others."""
@@ -277,6 +289,10 @@ class CureSearch:
                 found, left = found or cured, min(left, _TRIES_FOR_A_SOUNDER)
             if trial.result in ("cured", "error"):
                 at_odds.update(candidate.shims)  # they may do better beside others
+            wrong = failure_of_numbers(trial.outcome) if trial.result == "error" else None
+            if wrong is not None and self._catalogue.find_fitting(wrong):
+                frontier.widen(candidate, wrong)
+                self.met.append((candidate.shims, wrong))
             if (refused := trial.outcome.as_refused) is not None and not self._catalogue.fixes(candidate.shims):
                 again = any(self._same(refused, one) for one in frontier.met)
                 follow = frontier.postpone if again else frontier.widen

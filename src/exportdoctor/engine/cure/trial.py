@@ -9,9 +9,11 @@ import msgspec
 from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.failure.finding import ShimResult
 from exportdoctor.core.failure.identity import of_other_operators, same_line
-from exportdoctor.core.records.outcome import Failure, Frame, Outcome
+from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
+from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.engine.cure.catalogue import Chain, Ids
+from exportdoctor.report.wording.export import numbers_of_pass_differ
 
 SEARCHED_STAGES = {"export": "export", "decompose": "decomposed", "translate": "onnx"}
 """The stages of failures for which shims are searched, each with how far the program has to get."""
@@ -80,6 +82,16 @@ class CuringSet:
     def failure_of(self, shim: str) -> Outcome:
         """The failure for which this shim was added."""
         return dict(self.chain)[shim]
+
+
+def failure_of_numbers(outcome: Outcome) -> Outcome | None:
+    """The outcome as one that fails because its program computes otherwise than eager; None where it does not."""
+    wrong = next((row for row in outcome.numbers if not (row.holds or row.says_nothing or row.refused)), None)
+    if wrong is None:
+        return None
+    raised = ExceptionFact(type=NUMBERS_DIFFER, message=numbers_of_pass_differ(wrong))
+    failure = Failure(stage="numbers", exceptions=(raised,), frames=wrong.at)
+    return msgspec.structs.replace(outcome, status=OutcomeStatus.FAILED, failure=failure)
 
 
 def is_later_failure(before: Outcome, after: Outcome, *, exporter: str) -> bool:

@@ -130,12 +130,13 @@ class PartScan:
         diagnosis, root = self.diagnosis, self.diagnosis.root
         assert root is not None
         stage = root.outcome.failure.stage if root.outcome.failure is not None else "export"
-        if stage not in SEARCHED_STAGES:
+        of_program = diagnosis.has_wrong_numbers(root)
+        if stage not in SEARCHED_STAGES and not of_program:
             return  # no shim is known that mends what a file computes
-        self._small = small
-        to = SEARCHED_STAGES[stage]
+        self._small = small = None if of_program else small
+        to = "export" if of_program else SEARCHED_STAGES[stage]
         template = msgspec.structs.replace(self.questions.template, fqn=diagnosis.captured.prefix, to=to)
-        diagnosis.cure = CureSearch(
+        search = CureSearch(
             root=template,
             first=root.outcome,
             small=self._root_of(small, to=to) if small else None,
@@ -147,7 +148,10 @@ class PartScan:
             alternatives=diagnosis.options.alternatives,
             goal=self.questions.template.to,
         )
-        yield from self._driver.start(diagnosis.cure.steps())
+        if of_program and not search.has_candidates:
+            return  # for few of the reasons why a program computes otherwise a shim is known
+        diagnosis.cure = search
+        yield from self._driver.start(search.steps())
 
     def compare_small_model(self, small: Captured) -> Iterator[Request]:
         """Compare the numbers of a part that passes on its small model."""

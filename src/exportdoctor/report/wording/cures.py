@@ -9,6 +9,7 @@ from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.run.report import Alternative, NumbersCheck, PartRecord, Prescription, Proof, Report
 from exportdoctor.core.scan_options import DEFAULTS
+from exportdoctor.report.wording import known_causes
 from exportdoctor.report.wording.export import says_unloadable
 from exportdoctor.report.wording.formatting import count
 from exportdoctor.report.wording.shim_tries import PART_ITSELF, is_layout_condition, refused_sets, set_kinds
@@ -310,9 +311,9 @@ def next_commands(report: Report) -> tuple[tuple[str, str], ...]:
     if report.findings:
         first = report.findings[0].id
         commands.append((f"exportdoctor explain {first}", "why it fails, and how to rewrite the line"))
-        if locate := report.findings[0].locate:
+        if (locate := report.findings[0].locate) and not known_causes.step(report.findings[0]):
             commands.append((locate, "the node and the line where the numbers begin to differ, if there is one"))
-        elif report.findings[0].kind is not FailureKind.COSTLY:
+        elif report.findings[0].kind is not FailureKind.COSTLY and not locate:
             commands.append((f"exportdoctor repro {first}", "a minimal script that fails in the same way"))
     part = next((part for part in report.parts if exports_with_shims(part) or _passes_by_default(part)), None)
     if part is not None and not part.only:

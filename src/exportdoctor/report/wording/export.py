@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from exportdoctor.core.failure.messages import first_line
@@ -17,7 +18,7 @@ from exportdoctor.core.protocol.export import (
     StageFailure,
     ValueInfo,
 )
-from exportdoctor.core.records.outcome import Agreement, Outcome
+from exportdoctor.core.records.outcome import Agreement, Frame, Outcome
 from exportdoctor.core.records.size_domain import SizeDomain
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.report.wording.formatting import count, duration, file_size
@@ -237,6 +238,23 @@ def left_out_by_chance(titles: Sequence[str], why: str) -> str:
 
 
 _MOST_SETS = _MOST_NAMES = 3
+
+
+def named_buffers(names: Sequence[str]) -> str:
+    """Buffers of a module, the first few by name."""
+    return f"{'buffer' if len(names) == 1 else 'buffers'} {_first_few(names)}"
+
+
+def with_lines(names: Mapping[str, Frame | None]) -> str:
+    """Attributes of modules, the first few by name, each with the line that assigns it."""
+    return _first_few(
+        [f"{name} ({Path(line.file).name}:{line.line})" if line is not None else name for name, line in names.items()]
+    )
+
+
+def _first_few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"{', '.join(names[:_MOST_NAMES])}{more}"
 
 
 def empty_constant(name: str, *, of_transform: bool, op: str, at: str) -> str:

@@ -361,7 +361,7 @@ def next_step(finding: Finding) -> str:
 
     Where numbers differ, the command that finds out where.
     """
-    if finding.locate:
+    if finding.locate and not known_causes.step(finding):
         return f"{finding.locate} names the node and the line where the numbers begin to differ, if there is one."
     issues = (issue for issue in finding.known_issues if not issue.elsewhere)
     workaround = next((issue.workaround for issue in issues if issue.workaround), "")

@@ -305,6 +305,36 @@ _CAUSES = (
     ),
     _Cause(FailureKind.DYNAMIC_DIM_SPECIALISED, r"", _of_the_line(line_advice.size_as_number)),
     _Cause(FailureKind.DYNAMIC_DIM_SPECIALISED, r"Suggested fixes:", _declare_less),
+    _Cause(
+        FailureKind.NUMBERS,
+        r"leaves the buffers? .*: forward assigns (.*)",
+        lambda finding, match: line_advice.assigned_buffer(finding, others=", " in match[1]),
+        lambda *_: (
+            "A module assigns another tensor to its buffer. torch.export records what is written into a buffer, and "
+            "loses such an assignment in a submodule."
+        ),
+    ),
+    _Cause(
+        FailureKind.NUMBERS,
+        r": eager keeps state in .*, and the program has the value of the export at every call",
+        lambda *_: (
+            "Keep it in a buffer (`register_buffer`) and write into that, with `copy_` or `add_`; or make it an input, "
+            "and return what it becomes."
+        ),
+        lambda *_: (
+            "forward changes an attribute of a module, and the next call depends on it. In the program it is a "
+            "constant, with the value that it had during the export."
+        ),
+    ),
+    _Cause(
+        FailureKind.PYTHON_ERROR,
+        r"^Node copy__default\w* of type call_function is missing nn_module_stack",
+        lambda finding, _: line_advice.assigned_buffer(finding, others=False),
+        lambda *_: (
+            "forward assigns an input or another buffer to a buffer of the root module. torch.export writes that into "
+            "the buffer when forward is over, by a node that it refuses then."
+        ),
+    ),
     _Cause(FailureKind.INPUT_MUTATION, _CONSTANT, _of_the_line(line_advice.taken_from_data)),
     _Cause(
         FailureKind.INVALID_DYNAMIC_SHAPES,

@@ -192,6 +192,17 @@ def flag_of_sizes(finding: Finding, name: str) -> str:
     )
 
 
+def assigned_buffer(finding: Finding, *, others: bool) -> str:
+    """A buffer of which forward makes another tensor, and perhaps others."""
+    instead = "Write into the buffer, as `self.state.copy_(new)` does, where forward assigns it"
+    match _statements((finding.source or "").strip()):
+        case [ast.Assign(targets=[ast.Attribute() as target], value=value)]:
+            name, made = ast.unparse(target), ast.unparse(value)
+            instead = f"Write `{name}.copy_({made})` in place of `{name} = {made}`"
+    also = ", and likewise for the others" if others else ""
+    return f"{instead}{also}; clone first what still needs its old values. It keeps its shape and its dtype then."
+
+
 def _fixed_by_opt_einsum(finding: Finding) -> str:
     """`torch.einsum` of three or more operands, which asks opt_einsum for an order where that is installed."""
     for call in _calls(finding):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from exportdoctor.shims.own import (
+    assigned_buffers,
     block_diagonal_attention,
     cache_pytrees,
     check_as_assertion,
@@ -70,6 +71,7 @@ OWN = (
     packed_sequences.SHIM,
     constant_tensors.SHIM,
     state_as_constants.SHIM,
+    assigned_buffers.SHIM,
     tensor_comparisons.SHIM,
     one_hot.SHIM,
     einsum_path.SHIM,

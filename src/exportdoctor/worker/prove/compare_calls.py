@@ -9,6 +9,7 @@ import msgspec
 import torch
 
 from exportdoctor.core.records.outcome import Agreement
+from exportdoctor.report.wording import export as wording
 from exportdoctor.report.wording.export import NAN_OUTPUTS, NO_OUTPUTS, some_nan_outputs
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import CallResult, same_values
@@ -80,11 +81,11 @@ def _compare_call(one: InputSet, place: int, answer: CallResult, *, tensors: boo
         list(dict.fromkeys(named_path(path, one.names) for path in paths))
         for paths in _find_lost(before, answer, wanted)
     )
-    buffers = _lost_buffers(answer, wanted)
+    buffers, unchanged = _lost_buffers(answer, wanted)
     if lost or buffers:
         what = [f"does not change {', '.join(lost[:_MOST_NAMES])} as eager does"] if lost else []
-        what += [f"leaves the buffers {', '.join(buffers[:_MOST_NAMES])} otherwise than eager"] if buffers else []
-        return msgspec.structs.replace(row, trouble=f"the program {' and '.join(what)}")
+        what += [f"leaves the {wording.named_buffers(buffers)} otherwise than eager"] if buffers else []
+        return msgspec.structs.replace(row, trouble=f"the program {' and '.join(what)}", buffers=unchanged)
     if returned:
         note = f"the program returns what eager changes in its input {', '.join(returned[:_MOST_NAMES])}"
         return msgspec.structs.replace(row, note="; ".join(filter(None, (row.note, note))))
@@ -196,15 +197,17 @@ def _agrees(one: FoundValue | None, other: FoundValue | None) -> bool:
     return one is not None and other is not None and compare_outputs("", [one.value], [other.value]).holds
 
 
-def _lost_buffers(answer: CallResult, wanted: CallResult) -> list[str]:
-    """The buffers that the program leaves otherwise than eager does; a wrapper of the module may have longer names."""
-    lost, rest = [], dict(answer.buffers)
+def _lost_buffers(answer: CallResult, wanted: CallResult) -> tuple[list[str], tuple[str, ...]]:
+    """The buffers that the program leaves otherwise than eager does, and those of them that it does not change; a
+    wrapper of the module may have longer names."""
+    lost, unchanged, rest = [], [], dict(answer.buffers)
     for name, value in wanted.buffers.items():
         keys = [key for key in rest if key == name or key.endswith(f".{name}")]
         found = rest.pop(keys[0]) if len(keys) == 1 else None
         if found is None or found.shape != value.shape or found.dtype != value.dtype or not _close(found, value):
             lost.append(name)
-    return lost + list(rest)
+            unchanged += [] if keys else [name]
+    return lost + list(rest), tuple(unchanged)
 
 
 def _close(one: torch.Tensor, other: torch.Tensor) -> bool:

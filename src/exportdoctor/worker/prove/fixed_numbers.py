@@ -1,26 +1,24 @@
-"""Plain values that eager changes from call to call and a program has fixed: a counter, a flag, a position.
+"""Attributes that eager changes from call to call and a program has fixed: a counter, a flag, a tensor.
 
 Whether such a value is why a program differs is asked: with it put back before each call, eager must compute what the
-program does.
+program does. A buffer that forward assigns, and that the program leaves as it was, is named with its line, too.
 """
 
 from __future__ import annotations
 
-import ast
-import inspect
-import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 
-from exportdoctor.core.records.outcome import Agreement
+from exportdoctor.core.records.outcome import Agreement, Frame
+from exportdoctor.report.wording import export as wording
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import copy_inputs, restore_afterwards
 from exportdoctor.targets.plain_state import without_writes
+from exportdoctor.worker.prove.assignments import Assignments, find_assignments
 from exportdoctor.worker.prove.compare_calls import KEEPS_STATE
 from exportdoctor.worker.prove.input_set import InputSet, run_in_eager
 
@@ -42,26 +40,35 @@ def name_fixed_numbers(
 
 
 def _with_names(row: Agreement, one: InputSet, module: torch.nn.Module, compare: Compare) -> Agreement:
-    if row.holds or row.refused or KEEPS_STATE not in row.trouble:
+    if row.holds or row.refused or not (row.buffers or KEEPS_STATE in row.trouble):
         return row
-    names = _names_of_fixed(one, module, compare)
-    if not names:
+    assigned = find_assignments(module, one.calls)
+    if KEEPS_STATE in row.trouble and (names := _names_of_fixed(one, module, compare, assigned)):
+        lines = {name: assigned.get(name) for name in names}
+        why = f" in {wording.with_lines(lines)}, and the program has the value of the export at every call"
+        at = _first_of(line for line in lines.values() if line is not None)
+        return msgspec.structs.replace(row, trouble=f"{row.trouble}{why}", at=at)
+    places = {name: assigned[name] for name in row.buffers if name in assigned}
+    if not places:
         return row
-    return msgspec.structs.replace(
-        row,
-        trouble=f"{row.trouble} in {', '.join(names)}, and the program has the value of the export at every call",
-    )
+    why = f": forward assigns {wording.with_lines(places)}"
+    return msgspec.structs.replace(row, trouble=f"{row.trouble}{why}", at=_first_of(places.values()))
 
 
-def _names_of_fixed(one: InputSet, module: torch.nn.Module, compare: Compare) -> list[str]:
+def _first_of(lines: Iterable[Frame]) -> tuple[Frame, ...]:
+    """The first of these lines, as a stack of one frame; none where there is none."""
+    return tuple(lines)[:1]
+
+
+def _names_of_fixed(one: InputSet, module: torch.nn.Module, compare: Compare, assigned: Assignments) -> list[str]:
     """The values because of which the program differs; empty where none is known."""
-    places = _changed_places(module, one)
+    places = _changed_places(module, one, assigned)
     if places and _agrees_with(places, one, module, compare):
         for name in list(places):
             fewer = {other: place for other, place in places.items() if other != name}
             if fewer and _agrees_with(fewer, one, module, compare):
                 places = fewer
-        return [f"{name}{_line_of(*place[:2])}" for name, place in places.items()]
+        return list(places)
     others = [name for name in _names_changed_by(one) if name not in places]  # these alone are not why
     is_plain = len(others) == 1 and bool(without_writes(one.results[-1].numbers[others[0]]))
     return others if is_plain and _agrees_restored(one, module, compare) else []
@@ -73,14 +80,16 @@ def _names_changed_by(one: InputSet) -> list[str]:
     return [name for name in seen[-1] if len({repr(numbers.get(name)) for numbers in seen}) > 1]
 
 
-def _changed_places(module: torch.nn.Module, one: InputSet) -> Places:
-    """The plain values on modules that a call of the set has changed."""
+def _changed_places(module: torch.nn.Module, one: InputSet, assigned: Assignments) -> Places:
+    """The plain values and tensors on modules that a call of the set has changed, of tensors those that it assigned."""
     places: dict[str, tuple[torch.nn.Module, str, Any]] = {}
     for path, child in module.named_modules():
         for name, value in vars(child).items():
-            if isinstance(value, _PLAIN):
-                places[f"{path}.{name}".lstrip(".")] = child, name, value
-    changed = [name for name in _names_changed_by(one) if name in places]
+            place = f"{path}.{name}".lstrip(".")
+            if isinstance(value, _PLAIN) or (isinstance(value, torch.Tensor) and place in assigned):
+                places[place] = child, name, value
+    tensors = [name for name, (_, _, value) in places.items() if isinstance(value, torch.Tensor)]
+    changed = [name for name in (*_names_changed_by(one), *tensors) if name in places]
     return {name: places[name] for name in changed[:_MOST_NAMES]}
 
 
@@ -108,29 +117,3 @@ def _agrees_restored(one: InputSet, module: torch.nn.Module, compare: Compare) -
 def _agrees_where(call: Callable[[Inputs], Any], one: InputSet, module: torch.nn.Module, compare: Compare) -> bool:
     results = run_in_eager(module, one.calls, how=call)
     return results is not None and all(row.holds for row in compare(replace(one, results=results)))
-
-
-def _line_of(module: torch.nn.Module, name: str) -> str:
-    """Where the module's class changes the value, ` (file:line)`; empty where no line of it is found."""
-    for kind in type(module).__mro__:
-        try:
-            lines, first = inspect.getsourcelines(kind)
-            tree = ast.parse(textwrap.dedent("".join(lines)))
-        except (OSError, TypeError, SyntaxError, ValueError):
-            continue
-        for method in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
-            found = None if method.name == "__init__" else next(_writes_of(method, name), None)
-            if found is not None:
-                return f" ({Path(inspect.getfile(kind)).name}:{first + found - 1})"
-    return ""
-
-
-def _writes_of(method: ast.FunctionDef, name: str) -> Iterator[int]:
-    """The lines at which a method assigns that attribute of its first argument."""
-    owner = next((one.arg for one in method.args.args), None)
-    for node in ast.walk(method):
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
-            for target in targets:
-                if isinstance(target, ast.Attribute) and target.attr == name and ast.unparse(target.value) == owner:
-                    yield node.lineno

@@ -1,0 +1,119 @@
+"""State that forward assigns and the program loses: the line, what to write, and the cure, also behind a failure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from exportdoctor.core.run.report import Report
+from exportdoctor.report.wording import next_commands, next_step, why
+from scanning import scan_file
+
+MODELS = """
+import torch
+from torch import nn
+
+class Track(nn.Module):
+    def __init__(self, guarded):
+        super().__init__()
+        for name in "abcd":
+            self.register_buffer(name, torch.randn(4))
+        self.guarded = guarded
+
+    def forward(self, x):
+        if self.guarded and x.sum() > 1e6:
+            x = x.clone()
+        self.a = self.a * 0.5 + x.mean(0)
+        self.b, self.c = self.c, self.a + 1
+        self.d = x.amax(0)
+        return x + self.b
+
+class Follows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.state = torch.zeros(4)
+
+    def forward(self, x):
+        self.state = self.state + x[0]
+        return x + self.state
+
+class Exchanges(Track):
+    def forward(self, x):
+        self.a, self.b = self.b, self.a
+        return x
+
+X = torch.randn(3, 4)
+
+def lost():
+    return nn.Sequential(Track(False), nn.Linear(4, 2)).eval(), (X,)
+
+def guarded():
+    return nn.Sequential(Track(True), nn.Linear(4, 2)).eval(), (X,)
+
+def plain():
+    return nn.Sequential(Follows()).eval(), (X,)
+
+def exchanged():
+    return Exchanges(False).eval(), (X,)
+"""
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    path = tmp_path / "assigned.py"
+    path.write_text(MODELS)
+    return path
+
+
+def line_of(text: str) -> int:
+    return MODELS.splitlines().index(text) + 1
+
+
+def shims_of(report: Report) -> list[str]:
+    (part,) = report.parts
+    assert part.prescription is not None
+    return [step.shim for step in part.prescription.steps]
+
+
+@pytest.mark.long
+def test_a_lost_buffer_has_its_line_what_to_write_and_a_cure(models: Path) -> None:
+    report = scan_file(models, factory="lost", cure=True)
+    (finding,), line = report.findings, line_of("        self.a = self.a * 0.5 + x.mean(0)")
+    assert (finding.kind, finding.module, finding.function, finding.line) == ("numbers", "0", "Track.forward", line)
+    assert finding.exception.message.endswith(
+        "the program leaves the buffers 0.a, 0.b, 0.c and 1 more otherwise than eager: forward assigns "
+        f"0.a (assigned.py:{line}), 0.b (assigned.py:{line + 1}), 0.c (assigned.py:{line + 1}) and 1 more"
+    )
+    assert "loses such an assignment in a submodule" in why(finding)
+    assert next_step(finding).startswith("Write `self.a.copy_(self.a * 0.5 + x.mean(0))` in place of `self.a = ")
+    assert not any(command.startswith("exportdoctor numbers") for command, _ in next_commands(report))
+    assert report.parts[0].verdict == "cured"
+    assert shims_of(report) == ["assigned-buffers"]
+
+
+@pytest.mark.long
+def test_a_buffer_that_is_lost_behind_another_failure_is_cured_with_it(models: Path) -> None:
+    report = scan_file(models, factory="guarded", cure=True)
+    assert [(one.kind, one.behind) for one in report.findings] == [("data_dependent_guard", None), ("numbers", "F1")]
+    assert report.parts[0].verdict == "cured"
+    assert "assigned-buffers" in shims_of(report)
+
+
+@pytest.mark.long
+def test_a_tensor_that_is_no_buffer_has_its_line_and_what_to_do(models: Path) -> None:
+    report = scan_file(models, factory="plain", cure=True)
+    (finding,), line = report.findings, line_of("        self.state = self.state + x[0]")
+    assert (finding.module, finding.line) == ("0", line)
+    assert f"eager keeps state in 0.state (assigned.py:{line}), and the program has" in finding.exception.message
+    assert "register_buffer" in next_step(finding)
+    assert report.parts[0].verdict == "fails"
+
+
+@pytest.mark.long
+def test_buffers_of_the_root_that_are_exchanged_end_the_export_and_are_cured(models: Path) -> None:
+    report = scan_file(models, factory="exchanged", cure=True)
+    (finding,) = report.findings
+    assert finding.exception.message.startswith("Node copy__default")
+    assert "by a node that it refuses" in why(finding)
+    assert shims_of(report) == ["assigned-buffers"]
