@@ -434,3 +434,46 @@ def build():
     (finding,) = scan_file(path, cure=False).findings
     assert finding.kind is FailureKind.DYNAMIC_DIM_SPECIALISED
     assert why(finding).endswith("the symbol that stands for it cannot be hashed.")
+
+
+def test_what_is_assigned_to_data_is_written_in_place_of_it() -> None:
+    shown = ExceptionRecord(type="RuntimeError", message="a fake tensor in the exported program constant's list")
+    line = "layer.weight.data = layer.weight.data * 0.5"
+    found = msgspec.structs.replace(
+        WINDOWS, kind=FailureKind.INPUT_MUTATION, exception=shown, source=line, expression=None, known_issues=()
+    )
+    assert next_step(found).startswith(
+        f"Write `layer.weight.detach().copy_(layer.weight.detach() * 0.5)` in place of `{line}`"
+    )
+    space: dict[str, Any] = {"layer": nn.Linear(2, 2)}
+    wanted = space["layer"].weight.detach() * 0.5
+    exec(next_step(found).split("`")[1], space)
+    assert torch.equal(space["layer"].weight, wanted)
+
+
+@pytest.mark.slow
+def test_the_line_of_a_leaked_constant_is_the_one_that_takes_data(tmp_path: Path) -> None:
+    """Tensors that were kept while it was looked for leaked as well, and the first of them was named."""
+    path = tmp_path / "leaks.py"
+    path.write_text("""
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 5)
+
+    def forward(self, x):
+        w = torch.eye(4)
+        for _ in range(2):
+            w = w - 2 * w @ w
+        weight = self.layer.weight.data
+        return torch.mm(x, torch.mm(weight, w).t())
+
+def build():
+    return Model(), (torch.randn(3, 4),)
+""")
+    (finding,) = scan_file(path, cure=False).findings
+    assert finding.value_origin is not None
+    assert finding.value_origin.source == "weight = self.layer.weight.data"
+    assert next_step(finding).startswith("Write `self.layer.weight.detach()` in place of `self.layer.weight.data`")

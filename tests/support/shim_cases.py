@@ -42,6 +42,17 @@ class Case:
     eager: Callable[[], nn.Module] | None = None
 
 
+class Weighing(nn.Module):
+    """Takes the data of its weight, past the tracer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(2, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ (self.weight.data / self.weight.data.norm())
+
+
 class Totalling(nn.Module):
     """Assigns its buffer, which torch.export loses where it is no root."""
 
@@ -753,6 +764,7 @@ CASES: dict[str, Case] = {
     "state-as-constants": case(
         Grouping, [(torch.randn(5, 4),), (torch.randn(2, 4),), (torch.randn(9, 4),)], "data-dependent", (_FREE,)
     ),
+    "data-as-detach": case(Weighing, [(torch.randn(5, 2),), (torch.randn(7, 2),)], "fake tensor", (_FREE,)),
     "assigned-buffers": case(
         lambda: nn.Sequential(Totalling()),
         [(torch.randn(5, 2),), (torch.randn(7, 2),), (torch.randn(11, 2),)],

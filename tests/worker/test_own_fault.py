@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from exportdoctor.worker.attempt import export_attempt
 from exportdoctor.worker.capture.dynamic_dims import spell_out_kwargs
 from exportdoctor.worker.describe import guard_origin
 from exportdoctor.worker.describe.own_fault import own_fault
@@ -66,6 +67,25 @@ def test_a_fault_in_a_hook_is_unknown_and_not_a_finding(tmp_path: Path, monkeypa
     assert not report.exports
     assert {module.status for module in report.parts[0].modules} == {"unknown"}
     assert any("exportdoctor itself failed (AttributeError: 'int' object" in note for note in report.notes)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_fault_while_a_failure_is_described_is_no_crash_of_the_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attempt's process ended with it, and was told to have crashed."""
+
+    def wrong(*args: Any, **kwargs: Any) -> Any:
+        return reversed(iter(()))  # type: ignore[call-overload]
+
+    monkeypatch.setattr(export_attempt, "slice_trace", as_ours(wrong))
+    path = tmp_path / "model.py"
+    path.write_text(MODEL)
+    report = scan_file(path)
+    assert not report.findings
+    assert report.parts[0].verdict == "unknown"
+    assert any("exportdoctor itself failed (TypeError: " in note for note in report.notes)
 
 
 def test_what_our_code_trips_over_is_ours() -> None:

@@ -26,7 +26,13 @@ class InterpretedFrame:
 
 def is_interpreter(value: object) -> bool:
     """Whether it is one of dynamo's interpreters (`InstructionTranslatorBase`)."""
-    return all(hasattr(type(value), name) or hasattr(value, name) for name in ("symbolic_locals", "f_code", "lineno"))
+    names = ("symbolic_locals", "f_code", "lineno")
+    return _is_of_dynamo(value) and all(hasattr(type(value), name) or hasattr(value, name) for name in names)
+
+
+def _is_of_dynamo(value: object) -> bool:
+    """Other objects are not asked for an attribute: their own `__getattr__` may raise, or do something."""
+    return type(value).__module__.startswith("torch._dynamo.")
 
 
 def interpreted_frame(interpreter: Any) -> InterpretedFrame:
@@ -40,7 +46,7 @@ def interpreted_frame(interpreter: Any) -> InterpretedFrame:
 
 def interpreted_graph(value: object) -> Any:
     """The graph that an interpreter of dynamo's has traced; None for any other value."""
-    return getattr(getattr(value, "output", None), "graph", None)
+    return getattr(getattr(value, "output", None), "graph", None) if _is_of_dynamo(value) else None
 
 
 def _owner(interpreter: Any) -> object:

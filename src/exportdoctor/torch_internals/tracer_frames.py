@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -58,12 +59,22 @@ def traced_graph(frame: FrameType) -> Any:
     """The `torch.fx.Graph` that this frame's tracer has made so far, or export's last steps work on; else None."""
     artifact = frame.f_locals.get("export_artifact")
     module = getattr(getattr(artifact, "aten", None), "gm", None)
-    return getattr(frame.f_locals.get("self"), "graph", None) if module is None else module.graph
+    return _graph_of(frame.f_locals.get("self")) if module is None else module.graph
+
+
+def _graph_of(value: object) -> Any:
+    """The graph of an object of torch's; a proxy of a module may raise where it is asked. What an object of the user's
+    answers is no graph that is traced."""
+    if not type(value).__module__.startswith("torch."):
+        return None
+    with suppress(Exception):
+        return getattr(value, "graph", None)
+    return None
 
 
 def is_tracer_of(value: object, graph: Any) -> bool:
     """Whether it is the tracer that makes this graph."""
-    return getattr(value, "graph", None) is graph and hasattr(value, "tensor_tracker")
+    return _graph_of(value) is graph and hasattr(value, "tensor_tracker")
 
 
 def node_of(tensor: Any, tracer: Any) -> Any:

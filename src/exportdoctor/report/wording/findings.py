@@ -287,11 +287,11 @@ def guard(finding: Finding) -> str:
 
 
 def value_origin(finding: Finding) -> str:
-    """Where the value was made that torch refused after tracing; why no line is told, if none is; else empty."""
+    """Which line's value torch refused after tracing; why no line is told, if none is; else empty."""
     frame = finding.value_origin
     if frame is not None:
         source = f": {frame.source}" if frame.source else ""
-        return f"The value was made at {short_path(frame.file)}:{frame.line} in {frame.function}{source}"
+        return f"torch refuses a value of {short_path(frame.file)}:{frame.line} in {frame.function}{source}"
     if not _has_no_line(finding):
         return ""
     if finding.kind.ends_the_process:
@@ -342,6 +342,11 @@ def only_alone(finding: Finding) -> str:
     if not finding.only_alone:
         return ""
     where = module_name(finding.module)
+    if finding.kind is FailureKind.UNREGISTERED_PYTREE:
+        return (
+            f"Seen only where {where} is exported by itself: inside the part torch does not check the types of its "
+            "inputs and outputs."
+        )
     return f"Seen only where {where} is exported by itself: the part exports with shims, and never met it."
 
 
@@ -361,6 +366,8 @@ def next_step(finding: Finding) -> str:
 
     Where numbers differ, the command that finds out where.
     """
+    if finding.only_alone and finding.kind is FailureKind.UNREGISTERED_PYTREE:
+        return f"Nothing, for the part. To export {module_name(finding.module)} by itself: {usual_step(finding)}"
     if finding.locate and not known_causes.step(finding):
         return f"{finding.locate} names the node and the line where the numbers begin to differ, if there is one."
     issues = (issue for issue in finding.known_issues if not issue.elsewhere)

@@ -269,6 +269,14 @@ def text_of_a_size(finding: Finding) -> str:
 
 def taken_from_data(finding: Finding) -> str:
     """`x.data`, with which the tracer loses the tensor."""
+    for statement in (one for text in _code(finding) for one in _statements(text)):
+        match statement:
+            case ast.Assign(targets=[ast.Attribute(attr="data", value=owner)], value=value):
+                made = _DATA.sub(r"\1.detach()", ast.unparse(value))
+                return (
+                    f"Write `{ast.unparse(owner)}.detach().copy_({made})` in place of `{ast.unparse(statement)}`: "
+                    "torch.export sees what is written into a tensor, and not that its data is another one."
+                )
     found = next((one for text in _code(finding) if (one := _DATA.search(text))), None)
     if found is None:
         return ""

@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -42,6 +42,7 @@ from exportdoctor.worker.attempt.opaque_children import blames_opaque_op, replac
 from exportdoctor.worker.attempt.shimmed_export import shimmed_export
 from exportdoctor.worker.attempt.torchscript import export_torchscript
 from exportdoctor.worker.capture.attribute_reads import watch_reads
+from exportdoctor.worker.capture.constant_inputs import hold_constant_inputs
 from exportdoctor.worker.capture.dynamic_dims import spell_out_kwargs, take_sizes_as_tuples
 from exportdoctor.worker.capture.session import PartCapture, Shapes, shapes_of_call
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure
@@ -151,7 +152,19 @@ class _Attempt:
         self.call = self.part.calls_of(self.probe.fqn)[self.probe.call]
 
     def run(self) -> Outcome:
-        """Export, and go as far as the probe asks."""
+        """Export, and go as far as the probe asks. Where our own code fails beside that, the outcome says so."""
+        try:
+            return self._run()
+        except _NO_MEMORY as error:
+            fact = ExceptionFact(type=type(error).__name__, message=str(error))
+            failure = Failure(stage="export", exceptions=(fact,))
+            return self._outcome(OutcomeStatus.OUT_OF_MEMORY, failure=failure, reads=None)
+        except Exception as error:
+            _log(error, "")
+            note = own_fault(error) or f"{type(error).__name__}: {first_line(error, 200)}"
+            return self._outcome(OutcomeStatus.OWN_FAULT, note=note, reads=None)
+
+    def _run(self) -> Outcome:
         stages = {} if self.probe.to == "ground" else {"export": "pass"}
         try:
             later, numbers = self._export()
@@ -259,16 +272,18 @@ class _Attempt:
 
     @contextmanager
     def _describable_inputs(self) -> Iterator[None]:
-        """Within it the inputs of the call are such as torch takes dynamic sizes for."""
-        if not self.call.dims and (self.probe.fqn != self.part.prefix or self.probe.dynamic is None):
-            yield
-            return
-        given = self.call
-        with take_sizes_as_tuples(self.module, given.args, given.kwargs) as (args, kwargs):
+        """Within it the inputs of the call are such as a program takes, and as torch takes dynamic sizes for."""
+        given, args, kwargs = self.call, self.call.args, self.call.kwargs
+        is_root = self.probe.fqn == self.part.prefix
+        with ExitStack() as stack:
+            if not is_root:
+                args, kwargs = stack.enter_context(hold_constant_inputs(self.module, args, kwargs))
+            if given.dims or (is_root and self.probe.dynamic is not None):
+                args, kwargs = stack.enter_context(take_sizes_as_tuples(self.module, args, kwargs))
+                stack.enter_context(spell_out_kwargs(self.module, args, kwargs))
             self.call = dataclasses.replace(given, args=args, kwargs=kwargs)
             try:
-                with spell_out_kwargs(self.module, args, kwargs):
-                    yield
+                yield
             finally:
                 self.call = given
 

@@ -1,0 +1,90 @@
+"""`.data` in the model's code: the program computes and writes as eager does."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
+
+SHIM = find("data-as-detach")
+
+
+class Model(nn.Module):
+    def __init__(self, step: Callable[[Model, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.mean: Tensor
+        self.register_buffer("mean", torch.zeros(4))
+        self.step = step
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.step(self, x)
+
+
+def reads(model: Model, x: Tensor) -> Tensor:
+    weight = model.layer.weight.data
+    return x @ (weight / weight.norm()) + model.layer.bias
+
+
+def follows(model: Model, x: Tensor) -> Tensor:
+    model.mean.data.mul_(0.5).add_(x.mean(0).data)
+    return x - model.mean
+
+
+def clips(model: Model, x: Tensor) -> Tensor:
+    model.layer.weight.data.clamp_(-0.1, 0.1)
+    return model.layer(x)  # type: ignore[no-any-return]
+
+
+def writes_into_input(model: Model, x: Tensor) -> Tensor:
+    x.data[0] = 1
+    return x * 2
+
+
+def program_of(module: Model) -> nn.Module:
+    call = ExportCall(module=module, args=(torch.randn(3, 4),), dynamic_shapes=({0: Dim.DYNAMIC},))
+    with apply_shims([SHIM], call) as given:
+        return export_program(given).module()  # type: ignore[no-any-return]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [reads, follows, clips, writes_into_input], ids=lambda step: step.__name__)
+def test_a_program_computes_and_writes_as_eager_does(step: Callable[[Model, Tensor], Tensor]) -> None:
+    module = Model(step)
+    with pytest.raises(RuntimeError, match="fake tensor"):
+        torch.export.export(copy.deepcopy(module), (torch.randn(3, 4),))
+    program = program_of(module)
+    module = copy.deepcopy(module)  # a program shares its tensors with the module
+    for rows in (3, 5, 2):
+        x = torch.randn(rows, 4)
+        y = x.clone()
+        with torch.no_grad():
+            torch.testing.assert_close(program(x), module(y))
+        assert torch.equal(x, y)
+        for name, tensor in module.state_dict().items():
+            torch.testing.assert_close(program.state_dict()[name], tensor)
+
+
+def test_no_gradient_goes_through_it() -> None:
+    module = Model(reads)
+    program = program_of(module)
+    x = torch.randn(3, 4, requires_grad=True)
+    names = ("layer.weight", "layer.bias")
+    for one in (program, module):
+        (given, *of_state) = torch.autograd.grad(
+            one(x).sum(), [x, *(one.get_parameter(name) for name in names)], allow_unused=True
+        )
+        assert given is not None
+        assert [found is None for found in of_state] == [True, False]
+
+
+def test_it_is_not_applicable_where_only_torch_reads_data() -> None:
+    module = Model(lambda model, x: model.layer(x))
+    with pytest.raises(NotApplicable, match="reads no tensor's"):
+        program_of(module)
