@@ -15,8 +15,7 @@ from exportdoctor.core.protocol.scan import Captured
 from exportdoctor.targets import BuiltPart
 from exportdoctor.torch_internals.fake_tensors import new_fake_mode
 from exportdoctor.torch_internals.pytree_registry import register_node, temporary_registrations
-from exportdoctor.worker.capture.dim_names import all_dynamic
-from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, leaves_of
+from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, each_dim, leaves_of
 from exportdoctor.worker.capture.forward_hooks import add_dims, record_calls
 from exportdoctor.worker.capture.session import capture_part, captured_fact
 from exportdoctor.worker.capture.snapshot import CopyBudget, snapshot
@@ -204,8 +203,8 @@ def test_what_differs_between_two_captures_is_dynamic() -> None:
     assert [path for path, _ in leaves_of(call.args, call.kwargs)] == [
         "args[0]", "kwargs['length']", "kwargs['table']['bias']", "kwargs['extra'][0]",
     ]  # fmt: skip
-    shapes = dynamic_shapes_of(module, call.args, call.kwargs, all_dynamic(call))
     dynamic = torch.export.Dim.DYNAMIC
+    shapes = dynamic_shapes_of(module, call.args, call.kwargs, dict.fromkeys(each_dim(call.dims), dynamic))
     assert shapes == {
         "x": {1: dynamic},
         "length": dynamic,

@@ -38,9 +38,24 @@ def select_dims(call: Call, dims: Mapping[InputDim, Any], dynamic: tuple[str, ..
     return {place: dim for place, dim in dims.items() if dynamic is None or call.axes.get(place) in dynamic}
 
 
-def all_dynamic(call: Call) -> dict[InputDim, Any]:
-    """`Dim.DYNAMIC` for each dimension that differs between the captures."""
-    return dict.fromkeys(each_dim(call.dims), torch.export.Dim.DYNAMIC)
+def dims_of_submodule(built: BuiltPart, call: Call) -> dict[InputDim, Any]:
+    """`Dim.DYNAMIC` for each dimension of a submodule's call that differs between the captures; `Dim.AUTO`, by which
+    torch may fix it, where all axes that it may be are declared so."""
+    declared = declared_dims(built)
+    auto = {name for place, name in _root_axes(built) if _is_auto(declared[place])}
+    others = {name for place, name in _root_axes(built) if not _is_auto(declared[place])}
+
+    def hint(place: InputDim) -> Any:
+        names = {call.axes.get(place, ""), *call.axes.get(place, "").split(" or ")}
+        known = names & (auto | others)
+        is_auto = not known & others if known else not others
+        return torch.export.Dim.AUTO if auto and is_auto else torch.export.Dim.DYNAMIC
+
+    return {place: hint(place) for place in each_dim(call.dims)}
+
+
+def _is_auto(dim: Any) -> bool:
+    return getattr(getattr(dim, "type", None), "name", None) == "AUTO"
 
 
 def _root_axes(built: BuiltPart) -> Iterable[tuple[InputDim, str]]:

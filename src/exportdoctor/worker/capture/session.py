@@ -19,7 +19,7 @@ from exportdoctor.targets.built import BuiltPart
 from exportdoctor.torch_internals.fake_tensors import has_fakes
 from exportdoctor.torch_internals.module_proxies import state_id
 from exportdoctor.torch_internals.pytree_registry import names_registered_in
-from exportdoctor.worker.capture.dim_names import all_dynamic, declared_dims, name_axes, select_dims
+from exportdoctor.worker.capture.dim_names import declared_dims, dims_of_submodule, name_axes, select_dims
 from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, input_facts, leaves_of
 from exportdoctor.worker.capture.fingerprint import Fingerprints, Question
 from exportdoctor.worker.capture.forward_hooks import CALLS_KEPT, Call, ModuleCalls, add_dims, record_calls
@@ -204,7 +204,8 @@ def _keep_distinct(part: PartCapture, calls: dict[int, ModuleCalls], fingerprint
 
 def _question(part: PartCapture, fqn: str, module: torch.nn.Module, call: Call, fingerprints: Fingerprints) -> Question:
     root = fqn == part.prefix
-    dims = f"dims {sorted(call.axes.items(), key=repr)!r} did {call.behaviour}"
+    auto = [place for place, dim in dims_of_submodule(part.built, call).items() if dim == torch.export.Dim.AUTO]
+    dims = f"dims {sorted(call.axes.items(), key=repr)!r} did {call.behaviour}{f' auto {auto!r}' if auto else ''}"
     extra = f"root {part.dynamic_shapes!r}" if root else dims
     return fingerprints.question(module, call.args, call.kwargs, extra, alone=call.reads_whole_state)
 
@@ -299,5 +300,5 @@ def shapes_of_call(part: PartCapture, probe: Probe, module: torch.nn.Module, cal
     root = probe.fqn == part.prefix
     if root and probe.dynamic is None:
         return part.dynamic_shapes
-    dims = declared_dims(part.built) if root else all_dynamic(call)
+    dims = declared_dims(part.built) if root else dims_of_submodule(part.built, call)
     return dynamic_shapes_of(module, call.args, call.kwargs, select_dims(call, dims, probe.dynamic))

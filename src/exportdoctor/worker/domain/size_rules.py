@@ -74,13 +74,13 @@ def _without_far_gaps(fact: SizeAxis, sizes: Iterable[int], passes: Callable[[in
 
 
 def highest_size(last: int, until: int, passes: Callable[[int], bool], *, near: int = _NEAR) -> int | None:
-    """The largest size that passes, None where no end was found below 2**24; `last` is the largest up to `until`.
+    """The largest size that passes, None where no end was found below 2**32; `last` is the largest up to `until`.
 
     Where any larger size passes, so does one of every `near`.
     """
     if until - last > until // 3:
         return last
-    for size in (2 * until, 2**16, 2**24):
+    for size in (2 * until, 2**16, 2**24, 2**32):
         if not any(passes(one) for one in range(size, size - near, -1)):
             return _last_before(last, size, passes, near)
     return None

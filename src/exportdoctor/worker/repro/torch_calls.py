@@ -26,7 +26,7 @@ from exportdoctor.core.records.probe import Probe
 from exportdoctor.shims import ExportCall, apply_shims, find, order_shims
 from exportdoctor.torch_internals.trees import leaves_with_paths, path_text
 from exportdoctor.worker.attempt.export_attempt import attempt
-from exportdoctor.worker.capture.dim_names import declared_dims, select_dims
+from exportdoctor.worker.capture.dim_names import declared_dims, dims_of_submodule, select_dims
 from exportdoctor.worker.capture.session import PartCapture, shapes_for
 from exportdoctor.worker.repro.call_log import CallLog, read_calls, write_symbolic
 from exportdoctor.worker.repro.script.literals import export_code, plain_code, shapes_code, tensor_code
@@ -138,7 +138,9 @@ def _inputs(part: PartCapture, probe: Probe) -> dict[str, _Input]:
     A shim may give by name what the call gives in its place: such an input has both paths.
     """
     call, module = part.calls_of(probe.fqn)[probe.call], part.module_at(probe.fqn)
-    dims = select_dims(call, declared_dims(part.built), probe.dynamic) if probe.fqn == part.prefix else {}
+    root = probe.fqn == part.prefix
+    every = declared_dims(part.built) if root else dims_of_submodule(part.built, call)
+    dims = select_dims(call, every, probe.dynamic)
     found: dict[str, tuple[Any, dict[int | None, Any]]] = {}
     for number, (path, value) in enumerate(leaves_with_paths((call.args, call.kwargs))):
         given = value, {axis: dim for (leaf, axis), dim in dims.items() if leaf == number}

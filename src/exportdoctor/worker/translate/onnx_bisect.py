@@ -19,8 +19,7 @@ from exportdoctor.core.failure.identity import same_stage_failure
 from exportdoctor.core.protocol.export import StageFailure
 from exportdoctor.core.records.outcome import Stage
 from exportdoctor.shims import ExportCall
-from exportdoctor.worker.capture.dim_names import all_dynamic
-from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, spell_out_kwargs, take_sizes_as_tuples
+from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, each_dim, spell_out_kwargs, take_sizes_as_tuples
 from exportdoctor.worker.capture.forward_hooks import Call, ModuleCalls, add_dims, record_calls
 from exportdoctor.worker.capture.snapshot import CopyBudget
 from exportdoctor.worker.translate.failed_node import describe_stage_failure
@@ -104,5 +103,7 @@ def _fails(module: torch.nn.Module, seen: Call, *, opset: int, stage: Stage) -> 
 
 def _export(module: torch.nn.Module, seen: Call) -> Any:
     with torch.no_grad(), spell_out_kwargs(module, seen.args, seen.kwargs):
-        shapes = dynamic_shapes_of(module, seen.args, seen.kwargs, all_dynamic(seen))
+        shapes = dynamic_shapes_of(
+            module, seen.args, seen.kwargs, dict.fromkeys(each_dim(seen.dims), torch.export.Dim.DYNAMIC)
+        )
         return torch.export.export(module, seen.args, seen.kwargs, dynamic_shapes=shapes, strict=False)
