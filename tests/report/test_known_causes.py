@@ -129,15 +129,20 @@ class All(nn.Module):
         self.parts = nn.ModuleDict({kind.__name__: kind() for kind in (
             Copied, Held, Addressed, Drawn, Root, Scaled, Placed, Written, Read, Random, Hot, Listed, Numpy,
             Combined, Put, Table, Texted, Flagged)})
-        self.named, self.typed = Named(), Typed()
         self.packed = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(4, 4)), {nn.Linear})
     def forward(self, x):
         for child in self.parts.values():
             x = child(x)
-        return self.typed(self.named(self.packed(x.float()), How.TWICE), torch.float64)
+        return self.packed(x.float())
 
 def build():
     return All(), (torch.randn(3, 4),), {}, {"x": {0: torch.export.Dim("rows")}}
+
+def named():
+    return Named(), (torch.randn(3, 4), How.TWICE), {}, {"x": {0: torch.export.Dim("rows")}, "how": None}
+
+def typed():
+    return Typed(), (torch.randn(3, 4), torch.float64), {}, {"x": {0: torch.export.Dim("rows")}, "dtype": None}
 """
 
 SAID = {
@@ -159,8 +164,6 @@ SAID = {
     "parts.Put": "Write `y[x[:, 0].argmax()[None]] = ...`",
     "parts.Table": "Compute it at each call",
     "parts.Texted": "Use the size, an int, in place of its text `f'{x.shape[0]}'`",
-    "named": "Keep the value as an attribute of the module",
-    "typed": "Keep the value as an attribute of the module",
     "packed.0": "before torch.ao.quantization packs its weights",
 }
 
@@ -175,10 +178,19 @@ def test_each_failure_has_a_step_of_its_own(tmp_path: Path) -> None:
     for module, said in SAID.items():
         assert said in next_step(found[module]), module
     assert "C++ class (quantized.LinearPackedParamsBase)" in why(found["packed.0"])
-    assert "has no place" in why(found["named"])
     assert "keyword" in why(found["parts.Random"])
     assert "the name of its symbol during export: s" in why(found["parts.Texted"])
     assert "not with dynamic ones" in why(found["parts.Drawn"])
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize(("factory", "said"), [("named", "has no place"), ("typed", "An input is a torch.dtype")])
+def test_an_input_of_the_model_that_no_program_takes_has_a_step(factory: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    (finding,) = scan_file(tmp_path / "model.py", factory=factory).findings
+    assert said in why(finding)
+    assert "Keep the value as an attribute of the module" in next_step(finding)
 
 
 CAUGHT = """

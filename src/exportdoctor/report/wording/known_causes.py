@@ -135,6 +135,11 @@ _CAUSES = (
         for kind in (FailureKind.DATA_DEPENDENT_GUARD, FailureKind.DATA_DEPENDENT_VALUE)
     ),
     _Cause(
+        FailureKind.DATA_DEPENDENT_GUARD,
+        r"Could not guard on data-dependent expression Eq\(u\d+, 1\)",
+        _of_the_line(line_advice.truth_of_a_tensor),
+    ),
+    _Cause(
         FailureKind.MISSING_FAKE_KERNEL,
         r"quantized nyi in meta tensors",
         lambda *_: _QUANTIZE_LATER,

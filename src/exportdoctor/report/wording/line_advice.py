@@ -63,6 +63,15 @@ def without_memory(finding: Finding) -> str:
     return ""
 
 
+def truth_of_a_tensor(finding: Finding) -> str:
+    """A condition that is a tensor of one bool: it is asked for yes or no, and no number is read that has bounds."""
+    code = finding.source or ""
+    asks = re.search(r"\b(?:if|elif|while|assert|and|or|not|bool)\b", code)
+    if finding.op is not None or not asks or re.search(r"\b(?:item|int|tolist)\b|[=!]= *1\b", code):
+        return ""
+    return "Compute the condition outside the model and pass it in, or compute both sides and choose by torch.where."
+
+
 def values_in_a_list(finding: Finding) -> str:
     """`torch.tensor([x, y])` of tensors."""
     for call in _calls(finding):

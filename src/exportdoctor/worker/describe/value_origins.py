@@ -49,6 +49,7 @@ class ValueOrigins:
     """What was seen of an attempt: where each tensor came up first, or what functions of the user's returned."""
 
     tensors: WeakTensorKeyDictionary = field(default_factory=WeakTensorKeyDictionary)
+    lines: dict[tuple[str, int], Frame] = field(default_factory=dict)
     returned: list[tuple[object, Frame, Any]] = field(default_factory=list)
 
     def of(self, chain: tuple[BaseException, ...], module: torch.nn.Module | None) -> Frame | None:
@@ -63,14 +64,18 @@ class ValueOrigins:
             return None
         users = filter(None, map(_line_of_user, chain))
         of_autograd = next((line for line in users if _OF_AUTOGRAD.search(line.source)), None)
-        return of_autograd or self.tensors.get(leaked)
+        if of_autograd is None:
+            return self.tensors.get(leaked)
+        return self.lines.get((of_autograd.file, of_autograd.line), of_autograd)
 
     def note_tensors(self, values: Any, frame: FrameType) -> None:
         """Note where these tensors came up, unless they were seen before. None is kept alive: torch takes a constant
         that nobody holds any more for none that leaked."""
         for value in tree_leaves(values):
             if isinstance(value, torch.Tensor) and value not in self.tensors and len(self.tensors) < _KEPT:
-                self.tensors[value] = user_frame_of(frame)
+                line = self.tensors[value] = user_frame_of(frame)
+                if line is not None:
+                    self.lines[line.file, line.line] = line
 
     def note_return(self, frame: FrameType, event: str, value: Any) -> None:
         """A profile function: notes what the user's functions return, but for what they were given, as hooks are."""
