@@ -43,7 +43,39 @@ class Exchanges(Track):
         self.a, self.b = self.b, self.a
         return x
 
+class Odd:
+    def __init__(self, value):
+        self.value = value
+
+class Gives(nn.Module):
+    def forward(self, x):
+        return Odd(x * 2)
+
+class GivesOn(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = Gives()
+
+    def forward(self, x):
+        return self.last(x if x.sum() > 0 and x.tolist() else -x)
+
+class Grows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("cache", torch.randn(1, 4))
+        self.register_buffer("even", torch.zeros(1).expand(4))
+
+    def forward(self, x):
+        self.cache = torch.cat([self.cache, x])
+        return x + self.cache.sum(0) + self.even
+
 X = torch.randn(3, 4)
+
+def grows():
+    return nn.Sequential(Grows()).eval(), (X,)
+
+def gives_on():
+    return GivesOn().eval(), (X,)
 
 def lost():
     return nn.Sequential(Track(False), nn.Linear(4, 2)).eval(), (X,)
@@ -82,7 +114,7 @@ def test_a_lost_buffer_has_its_line_what_to_write_and_a_cure(models: Path) -> No
     (finding,), line = report.findings, line_of("        self.a = self.a * 0.5 + x.mean(0)")
     assert (finding.kind, finding.module, finding.function, finding.line) == ("numbers", "0", "Track.forward", line)
     assert finding.exception.message.endswith(
-        "the program leaves the buffers 0.a, 0.b, 0.c and 1 more otherwise than eager: forward assigns "
+        "the program leaves the buffers 0.a, 0.b, 0.c and 1 more otherwise than eager: a call assigns "
         f"0.a (assigned.py:{line}), 0.b (assigned.py:{line + 1}), 0.c (assigned.py:{line + 1}) and 1 more"
     )
     assert "loses such an assignment in a submodule" in why(finding)
@@ -117,3 +149,22 @@ def test_buffers_of_the_root_that_are_exchanged_end_the_export_and_are_cured(mod
     assert finding.exception.message.startswith("Node copy__default")
     assert "by a node that it refuses" in why(finding)
     assert shims_of(report) == ["assigned-buffers"]
+
+
+@pytest.mark.long
+def test_a_buffer_that_grows_is_not_advised_to_be_written_into(models: Path) -> None:
+    """One whose elements share memory (`expand`) ended the scan, as it could not be put back."""
+    report = scan_file(models, factory="grows", cure=True)
+    (finding,) = report.findings
+    assert finding.exception.message.endswith("in another shape")
+    assert next_step(finding) == "Make it an input, and return what it becomes."
+    assert any("with none of the shims tried the program does the same as eager" in note for note in report.notes)
+
+
+@pytest.mark.long
+def test_what_a_submodule_gives_may_be_the_parts_own_output(models: Path) -> None:
+    """The part does not get as far, so it was said to be no failure of it."""
+    report = scan_file(models, factory="gives_on", cure=False)
+    (finding,) = [one for one in report.findings if one.kind == "unregistered_pytree"]
+    assert (finding.module, finding.only_alone) == ("last", False)
+    assert not next_step(finding).startswith("Nothing")

@@ -31,6 +31,7 @@ class Stateful(nn.Module):
         self.register_buffer("none", None)
         self.lin = nn.Linear(4, 4)
         self.step = step
+        self.calls = 0
 
     def forward(self, x: Tensor) -> Tensor:
         return self.step(self, x)
@@ -85,7 +86,13 @@ def gives_it(self: Any, x: Tensor) -> Tensor:
     return self.a
 
 
-STEPS = (follows, shifts, takes_input, swaps, passes_on, registers)
+def gives_the_old(self: Any, x: Tensor) -> Tensor:
+    old = self.a
+    self.a = x.mean(0)
+    return old[None]
+
+
+STEPS = (gives_the_old, follows, shifts, takes_input, swaps, passes_on, registers)
 
 
 def program_of(module: nn.Module, dynamic: Any = None) -> Any:
@@ -114,6 +121,36 @@ def test_a_program_changes_buffers_as_eager_does(step: Any, outer: Any) -> None:
         assert torch.equal(buffer, module.get_buffer(name)), f"the export changed {name}"
     with torch.no_grad():
         assert_same_calls(module, program, (3, 5, 2))
+
+
+class Halving(nn.Module):
+    """Its own `__setattr__` changes what is assigned."""
+
+    a: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("a", torch.ones(4))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value * 0.5 if name == "a" else value)
+
+    def forward(self, x: Tensor, depth: int = 1) -> Tensor:
+        held = self.a
+        if depth:  # it calls itself, while it holds the buffer
+            x = self.forward(x, depth - 1)
+        self.a = self.a + x.sum(0)
+        return x + held
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_setattr_of_the_models_own_and_a_forward_that_calls_itself_run_as_in_eager(nested: bool) -> None:
+    module: Any = nn.Sequential(Halving()) if nested else Halving()
+    program = program_of(module)
+    module = copy.deepcopy(module)
+    with torch.no_grad():
+        assert_same_calls(module, program, (3, 3, 3))
 
 
 def test_a_program_has_the_gradients_of_eager() -> None:
@@ -158,6 +195,23 @@ def joins(self: Any, x: Tensor) -> Tensor:
     return x + self.a
 
 
+def holds_it_elsewhere(self: Any, x: Tensor) -> Tensor:
+    self.a = x[0] + x[1]
+    self.shown = {"last": [self.a]}
+    return x
+
+
+def records(self: Any, x: Tensor) -> Tensor:
+    self.a = torch.zeros(4, requires_grad=True)
+    return x
+
+
+def later(self: Any, x: Tensor) -> Tensor:
+    self.a = self.a + 1 if self.calls == 0 else torch.cat([self.a, x[0]])
+    self.calls += 1
+    return x
+
+
 def reads(self: Any, x: Tensor) -> Tensor:
     self.a.add_(x[0])
     return x + self.a
@@ -172,6 +226,9 @@ def reads(self: Any, x: Tensor) -> Tensor:
         (clears, "forward assigns a something that is no tensor"),
         (parts, "shares memory with kept"),
         (joins, "shares memory with c"),
+        (holds_it_elsewhere, "shares memory with a tensor that is no buffer"),
+        (records, "records gradients itself"),
+        (later, "another shape"),
         (reads, "forward assigns no buffer"),
     ],
 )
@@ -199,6 +256,8 @@ LINES = (
     "x = x * self.a",
     "self.c.copy_(held)",
     "held.mul_(0.5)",
+    "given.append(self.a)",
+    "given.append(held[None])",
 )
 
 
@@ -207,7 +266,8 @@ LINES = (
 @given(st.lists(st.sampled_from(LINES), min_size=2, max_size=7), st.booleans())
 def test_drawn_code_changes_buffers_as_eager_does(lines: list[str], nested: bool) -> None:
     space: dict[str, Any] = {}
-    exec("def step(self, x):\n    held = self.b\n    " + "\n    ".join(lines) + "\n    return x\n", space)
+    body = "\n    ".join(lines)
+    exec(f"def step(self, x):\n    held, given = self.b, []\n    {body}\n    return x, *given\n", space)
     module: Any = Stateful(space["step"])
     module.kept = torch.zeros(2)
     module = nn.Sequential(module) if nested else module

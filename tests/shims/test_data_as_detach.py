@@ -84,6 +84,28 @@ def test_no_gradient_goes_through_it() -> None:
         assert [found is None for found in of_state] == [True, False]
 
 
+def halves(model: Model, x: Tensor) -> Tensor:
+    model.layer.weight.data = model.layer.weight.data * 0.5
+    return model.layer(x)  # type: ignore[no-any-return]
+
+
+def adds(model: Model, x: Tensor) -> Tensor:
+    model.mean.data += x.mean(0)
+    return x - model.mean
+
+
+@pytest.mark.slow
+def test_other_memory_is_refused_and_a_write_into_the_same_is_not() -> None:
+    with pytest.raises(NotApplicable, match="assigns other memory"):
+        program_of(Model(halves))
+    module = Model(adds)
+    program = program_of(module)
+    module = copy.deepcopy(module)
+    for _ in range(2):
+        x = torch.randn(3, 4)
+        torch.testing.assert_close(program(x), module(x))
+
+
 def test_it_is_not_applicable_where_only_torch_reads_data() -> None:
     module = Model(lambda model, x: model.layer(x))
     with pytest.raises(NotApplicable, match="reads no tensor's"):

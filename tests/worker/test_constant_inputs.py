@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import inspect
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,26 @@ def test_what_a_program_takes_and_objects_of_other_classes_are_given_as_they_are
         assert given is args
         assert named == {"more": held}
         assert "forward" not in vars(module)
+
+
+def closure_of(value: Any) -> Any:
+    return lambda x: x * value
+
+
+def test_what_may_have_been_made_with_the_examples_sizes_is_given_as_it_is() -> None:
+    """It is another one for other sizes, and a verdict would be about the example's."""
+    module, x = nn.Linear(2, 2), torch.ones(2)
+    sized = (range(3), slice(0, 5), partial(torch.add, 3), closure_of(7), closure_of(x), lambda y, n=4: y * n)
+    fixed = (
+        slice(None),
+        slice(1, None),
+        partial(torch.add, alpha=0.5),
+        closure_of("a"),
+        closure_of(torch.tanh),
+        torch.add,
+    )
+    with hold_constant_inputs(module, (x, *sized, *fixed), {}) as (given, _):
+        assert given == (x, *sized, *(None for _ in fixed))
 
 
 MODEL = """

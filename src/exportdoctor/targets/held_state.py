@@ -42,7 +42,8 @@ def restore_held_state(module: nn.Module) -> Iterator[None]:
     import torch
 
     tensors, undo = _walk(module)
-    buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    buffers = [(buffer, without_repeats(buffer).clone()) for buffer in module.buffers()]
+    sizes = [buffer.shape for buffer in module.buffers()]
     known = {id(buffer) for buffer, _ in buffers}
     saved = list(_save(one for one in tensors if id(one) not in known))
     try:
@@ -55,13 +56,30 @@ def restore_held_state(module: nn.Module) -> Iterator[None]:
                 if tensor.data_ptr() != memory.data_ptr() or tensor.shape != memory.shape:
                     tensor.data = memory
                 if memory.is_cuda:  # to ask whether they are equal would wait for the GPU, for each tensor
-                    memory.data.copy_(copied)  # is not counted as a write
-                elif not torch.equal(memory, copied):
-                    memory.copy_(copied)
-            for buffer, value in buffers:
-                if buffer.shape != value.shape:  # the forward has called resize_
-                    buffer.resize_(value.shape)
-                buffer.copy_(value)
+                    without_repeats(memory).data.copy_(copied)  # is not counted as a write
+                elif not torch.equal(written := without_repeats(memory), copied):
+                    written.copy_(copied)
+            for (buffer, value), shape in zip(buffers, sizes, strict=True):
+                if buffer.shape != shape:  # the forward has called resize_
+                    buffer.resize_(shape)
+                without_repeats(buffer).copy_(value)
+
+
+def without_repeats(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor without gradients; of one whose elements share memory, as `expand` makes it, that memory in one
+    dimension: torch writes into no other form of it."""
+    import torch
+
+    plain = tensor.detach()
+    if plain.layout != torch.strided or plain.is_nested:
+        return plain
+    end = 0
+    for stride, size in sorted(zip(plain.stride(), plain.shape, strict=True)):
+        if size > 1 and stride <= end:
+            last = sum((size - 1) * stride for size, stride in zip(plain.shape, plain.stride(), strict=True))
+            return plain.as_strided((last + 1 if plain.numel() else 0,), (1,))
+        end += (size - 1) * stride
+    return plain
 
 
 def _save(tensors: Iterable[torch.Tensor]) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
@@ -71,7 +89,7 @@ def _save(tensors: Iterable[torch.Tensor]) -> Iterator[tuple[torch.Tensor, torch
         if tensor.nbytes <= left:
             left -= tensor.nbytes
             memory = tensor.detach()
-            yield tensor, memory, memory.clone()
+            yield tensor, memory, without_repeats(memory).clone()
 
 
 def _is_writable(value: Any) -> bool:

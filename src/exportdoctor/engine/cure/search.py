@@ -306,7 +306,9 @@ class CureSearch:
         if found is None and not self.note:
             none_cures = wording.NONE_CURES if target.to == "export" else wording.NONE_CURES_LATER
             compared = [trial for trial in self.trials if trial.result == "error" and trial.outcome.numbers]
-            if compared and target.to == "export":
+            if target.first.failure is not None and target.first.failure.stage == "numbers":
+                none_cures = wording.NONE_CURES_NUMBERS
+            elif compared and target.to == "export":
                 none_cures = wording.exports_unproved(compared[0].shims, compared[0].outcome)
             if self.trials and all(trial.outcome.status.says_nothing for trial in self.trials):
                 none_cures = wording.none_attempted(self.trials[0].outcome.note)

@@ -6,9 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.failure.identity import each_violation, line_identity, same_failure
-from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.protocol.scan import Captured
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.target import TargetRef
@@ -144,7 +142,7 @@ class PartDiagnosis:
 
     def is_met_alone(self, group: FailureGroup) -> bool:
         """Whether submodules alone show it: the part was made to export, and no attempt at it ended in this; or torch
-        refuses the inputs or outputs of a submodule, which inside the part are values of Python.
+        refuses the inputs of a submodule, which inside the part are values of Python. Outputs may be the part's, too.
 
         Not known where a size or a value was fixed for it: that may hide it.
         """
@@ -158,10 +156,10 @@ class PartDiagnosis:
         return not any(self.same_failure(one, group.leading_verdict.outcome) for one in met)
 
     def _is_of_boundary(self, group: FailureGroup) -> bool:
-        """Whether torch refuses what submodules are given or give, and none of the part's own."""
-        outcome = group.leading_verdict.outcome
-        refused = kind_of(outcome, exporter=self.options.exporter) is FailureKind.UNREGISTERED_PYTREE
-        is_of_code = outcome.failure is None or outcome.failure.culprit is not None
+        """Whether torch refuses what submodules are given. Of what the part is given it refuses first."""
+        failure = group.leading_verdict.outcome.failure
+        refused = failure is not None and any("Unsupported input type" in one.message for one in failure.exceptions)
+        is_of_code = failure is None or failure.culprit is not None
         return refused and not is_of_code and all(one.fqn != self.captured.prefix for one in group.verdicts)
 
     def _hidden_verdicts(self, known: list[FailureGroup]) -> list[ModuleVerdict]:

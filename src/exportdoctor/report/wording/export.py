@@ -240,6 +240,10 @@ def left_out_by_chance(titles: Sequence[str], why: str) -> str:
 _MOST_SETS = _MOST_NAMES = 3
 
 
+OTHER_SHAPE, OTHER_DTYPE = ", in another shape", ", in another dtype"
+"""Ends what is said of buffers that a call assigns."""
+
+
 def named_buffers(names: Sequence[str]) -> str:
     """Buffers of a module, the first few by name."""
     return f"{'buffer' if len(names) == 1 else 'buffers'} {_first_few(names)}"

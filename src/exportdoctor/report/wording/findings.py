@@ -337,16 +337,17 @@ def masked_by(finding: Finding) -> str:
     return f"Masked by {finding.behind}: does not appear before {finding.behind} is fixed." if finding.behind else ""
 
 
+def _is_of_given_types(finding: Finding) -> bool:
+    return "Unsupported input type" in finding.exception.message
+
+
 def only_alone(finding: Finding) -> str:
     """That the part does not meet it, where only a submodule that is exported by itself does; else empty."""
     if not finding.only_alone:
         return ""
     where = module_name(finding.module)
-    if finding.kind is FailureKind.UNREGISTERED_PYTREE:
-        return (
-            f"Seen only where {where} is exported by itself: inside the part torch does not check the types of its "
-            "inputs and outputs."
-        )
+    if _is_of_given_types(finding):
+        return f"Seen only where {where} is exported by itself: inside the part torch does not check what it is given."
     return f"Seen only where {where} is exported by itself: the part exports with shims, and never met it."
 
 
@@ -366,7 +367,7 @@ def next_step(finding: Finding) -> str:
 
     Where numbers differ, the command that finds out where.
     """
-    if finding.only_alone and finding.kind is FailureKind.UNREGISTERED_PYTREE:
+    if finding.only_alone and _is_of_given_types(finding):
         return f"Nothing, for the part. To export {module_name(finding.module)} by itself: {usual_step(finding)}"
     if finding.locate and not known_causes.step(finding):
         return f"{finding.locate} names the node and the line where the numbers begin to differ, if there is one."

@@ -37,6 +37,9 @@ _PLAIN_INPUTS = {
 """Types of inputs that hold no tensors, so that registering them is of no use."""
 
 
+_OF_STATE = "Make it an input, and return what it becomes."
+
+
 class _Cause(NamedTuple):
     """A cause with what is said of it; `step` gives an empty text where it is another."""
 
@@ -312,8 +315,8 @@ _CAUSES = (
     _Cause(FailureKind.DYNAMIC_DIM_SPECIALISED, r"Suggested fixes:", _declare_less),
     _Cause(
         FailureKind.NUMBERS,
-        r"leaves the buffers? .*: forward assigns (.*)",
-        lambda finding, match: line_advice.assigned_buffer(finding, others=", " in match[1]),
+        r"leaves the buffers? .*: a call assigns (.*?)(, in another \w+)?(?:;|$)",
+        lambda finding, match: _OF_STATE if match[2] else line_advice.assigned_buffer(finding, places=match[1]),
         lambda *_: (
             "A module assigns another tensor to its buffer. torch.export records what is written into a buffer, and "
             "loses such an assignment in a submodule."
@@ -323,8 +326,8 @@ _CAUSES = (
         FailureKind.NUMBERS,
         r": eager keeps state in .*, and the program has the value of the export at every call",
         lambda *_: (
-            "Keep it in a buffer (`register_buffer`) and write into that, with `copy_` or `add_`; or make it an input, "
-            "and return what it becomes."
+            f"{_OF_STATE} A tensor that keeps its shape, and a number that is only computed with, may be a buffer "
+            "in place of that (`register_buffer`), into which forward writes (`copy_`, `add_`)."
         ),
         lambda *_: (
             "forward changes an attribute of a module, and the next call depends on it. In the program it is a "
@@ -334,7 +337,7 @@ _CAUSES = (
     _Cause(
         FailureKind.PYTHON_ERROR,
         r"^Node copy__default\w* of type call_function is missing nn_module_stack",
-        lambda finding, _: line_advice.assigned_buffer(finding, others=False),
+        lambda finding, _: line_advice.assigned_buffer(finding),
         lambda *_: (
             "forward assigns an input or another buffer to a buffer of the root module. torch.export writes that into "
             "the buffer when forward is over, by a node that it refuses then."

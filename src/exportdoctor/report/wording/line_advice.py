@@ -201,15 +201,16 @@ def flag_of_sizes(finding: Finding, name: str) -> str:
     )
 
 
-def assigned_buffer(finding: Finding, *, others: bool) -> str:
-    """A buffer of which forward makes another tensor, and perhaps others."""
+def assigned_buffer(finding: Finding, places: str = "") -> str:
+    """A buffer of which forward makes another tensor, and others whose `places` are named."""
     instead = "Write into the buffer, as `self.state.copy_(new)` does, where forward assigns it"
     match _statements((finding.source or "").strip()):
         case [ast.Assign(targets=[ast.Attribute() as target], value=value)]:
             name, made = ast.unparse(target), ast.unparse(value)
             instead = f"Write `{name}.copy_({made})` in place of `{name} = {made}`"
+    others = len(set(re.findall(r"\(\S+:\d+\)", places))) > 1 or " more" in places
     also = ", and likewise for the others" if others else ""
-    return f"{instead}{also}; clone first what still needs its old values. It keeps its shape and its dtype then."
+    return f"{instead}{also}, if its shape and its dtype stay the same; clone first what still needs its old values."
 
 
 def _fixed_by_opt_einsum(finding: Finding) -> str:
@@ -283,8 +284,9 @@ def taken_from_data(finding: Finding) -> str:
             case ast.Assign(targets=[ast.Attribute(attr="data", value=owner)], value=value):
                 made = _DATA.sub(r"\1.detach()", ast.unparse(value))
                 return (
-                    f"Write `{ast.unparse(owner)}.detach().copy_({made})` in place of `{ast.unparse(statement)}`: "
-                    "torch.export sees what is written into a tensor, and not that its data is another one."
+                    f"If `{ast.unparse(owner)}` is a tensor, write `{ast.unparse(owner)}.detach().copy_({made})` in "
+                    f"place of `{ast.unparse(statement)}`, if its shape and its dtype stay the same: torch.export "
+                    "sees what is written into a tensor, and not that its data is another one."
                 )
     found = next((one for text in _code(finding) if (one := _DATA.search(text))), None)
     if found is None:

@@ -14,23 +14,27 @@ from exportdoctor.shims.eager_run import run_copy
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.root_forward import Forward, patch_root_forward
+from exportdoctor.shims.state_run import memory_of
 
 
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
     import torch
 
-    seen: list[Any] = []
-    with torch.no_grad(), _patch_data(call.module, lambda _: seen.append(None)):
+    seen: list[bool] = []
+    with torch.no_grad(), _patch_data(call.module, seen.append):
         run_copy(call)
     if not seen:
         raise NotApplicable("forward reads no tensor's .data")
+    if any(seen):
+        raise NotApplicable("forward assigns other memory to a tensor's .data")
     with _patch_data(call.module, lambda _: None):
         yield call
 
 
-def _patch_data(root: Any, note: Callable[[Any], None]) -> AbstractContextManager[None]:
-    """Within it, `.data` of a tensor in code outside of torch that the root's forward runs is its `detach()`."""
+def _patch_data(root: Any, note: Callable[[bool], None]) -> AbstractContextManager[None]:
+    """Within it, `.data` of a tensor in code outside of torch that the root's forward runs is its `detach()`; `note`
+    is told of each use whether it gives the tensor other memory."""
     import torch
 
     plain: Any = torch.Tensor.data
@@ -38,10 +42,12 @@ def _patch_data(root: Any, note: Callable[[Any], None]) -> AbstractContextManage
     def get_data(self: Any) -> Any:
         if not is_user_file(sys._getframe(1).f_code.co_filename):
             return plain.__get__(self)
-        note(self)
+        note(False)
         return self.detach()
 
     def set_data(self: Any, value: Any) -> None:
+        if is_user_file(sys._getframe(1).f_code.co_filename):
+            note(not _is_same_place(self, value))
         plain.__set__(self, value)
 
     def wrap(forward: Forward) -> Forward:
@@ -54,6 +60,12 @@ def _patch_data(root: Any, note: Callable[[Any], None]) -> AbstractContextManage
     return patch_root_forward(root, wrap)
 
 
+def _is_same_place(one: Any, other: Any) -> bool:
+    """Whether the elements are at the same places in memory, as with `x.data += y`."""
+    layouts = [(tensor.shape, tensor.stride(), tensor.storage_offset()) for tensor in (one, other)]
+    return layouts[0] == layouts[1] and memory_of(one) == memory_of(other)
+
+
 SHIM = Shim(
     id="data-as-detach",
     title="Takes `detach()` of a tensor in place of its `.data`",
@@ -62,7 +74,7 @@ SHIM = Shim(
     does=(
         "`self.weight.data` gives the tensor past the tracer: a constant without values in the program, which torch "
         "refuses. `detach()` gives the same values in the same memory, without gradients too, and is traced. The "
-        "code of torch itself keeps `.data`, and what is assigned to `.data` is not changed."
+        "code of torch itself and generated code keep `.data`. Not applicable where forward assigns to it."
     ),
     cures=(Cure(message=r"fake tensor in the exported program constant's list"),),
     needs={"torch": ">=2.8"},

@@ -18,12 +18,11 @@ import torch
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.torch_internals.trees import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-_VALUES = (
-    torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator, enum.Enum, type, slice, range, bytes,
-    types.FunctionType, types.BuiltinFunctionType, functools.partial,
-)  # fmt: skip
-"""Of these torch makes neither inputs of a program nor fixed values in it. A class of the user's or of a library is not
-among them: whether its objects are more than a value only their code says."""
+_VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator, enum.Enum, type, bytes)
+_MADE_OF_OTHERS = (slice, range, functools.partial, types.FunctionType)
+"""Of all these torch makes neither inputs of a program nor fixed values in it. A class of the user's or of a library is
+not among them: whether its objects are more than a value only their code says."""
+_DEEPEST = 4
 
 
 @contextmanager
@@ -32,7 +31,8 @@ def hold_constant_inputs(
 ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
     """Within it `module.forward` has those of its inputs that no program takes by itself, and is given None for each.
 
-    Yields the inputs of the call as they are given now. Other objects are given as they are.
+    Yields the inputs of the call as they are given now. Other objects are given as they are, and so are slices, ranges
+    and functions that may have been made with the example's sizes.
     """
     if not any(map(_is_constant, tree_leaves((args, kwargs)))):
         yield args, kwargs
@@ -59,4 +59,25 @@ def _put_back(before: Any, value: Any) -> Any:
 
 
 def _is_constant(leaf: Any) -> bool:
-    return isinstance(leaf, _VALUES)
+    if isinstance(leaf, _MADE_OF_OTHERS):
+        return not any(map(_may_be_size, _parts_of(leaf)))
+    return isinstance(leaf, (*_VALUES, types.BuiltinFunctionType))
+
+
+def _parts_of(value: Any) -> list[Any]:
+    """What a slice, a range or a function was made with."""
+    if isinstance(value, functools.partial):
+        return [*value.args, *value.keywords.values(), *_parts_of(value.func)]
+    if isinstance(value, types.FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or () if cell != types.CellType()]
+        return [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+    return [value.start, value.stop, value.step] if isinstance(value, slice | range) else []
+
+
+def _may_be_size(part: Any, depth: int = 0) -> bool:
+    """Whether it may follow from the sizes or the values of the example: it is another one for other inputs then."""
+    if isinstance(part, (bool, str, float, type(None), *_VALUES, types.BuiltinFunctionType)):
+        return False
+    if isinstance(part, _MADE_OF_OTHERS) and depth < _DEEPEST:
+        return any(_may_be_size(one, depth + 1) for one in _parts_of(part))
+    return not (isinstance(part, int) and -1 <= part <= 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -12,12 +13,22 @@ import torch
 
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.core.records.outcome import Frame
+from exportdoctor.report.wording import export as wording
 from exportdoctor.targets.built import Inputs
 from exportdoctor.worker.describe.python_frames import is_user_frame, source_line
 from exportdoctor.worker.prove.input_set import run_in_eager
 
-Assignments = dict[str, Frame]
-"""The path of each attribute, with the line that assigned it last."""
+
+@dataclass(frozen=True)
+class Assignment:
+    """The line that assigned an attribute last, and in words how the tensor is another one apart from its values."""
+
+    line: Frame
+    change: str = ""
+
+
+Assignments = dict[str, Assignment]
+"""By the path of each attribute."""
 
 
 def find_assignments(module: torch.nn.Module, calls: Iterable[Inputs]) -> Assignments:
@@ -34,20 +45,38 @@ def _note_assignments(module: torch.nn.Module, found: Assignments) -> Iterator[N
     plain = torch.nn.Module.__setattr__
 
     def note(self: torch.nn.Module, name: str, value: Any) -> None:
+        before = vars(self).get("_buffers", {}).get(name)
         plain(self, name, value)
         path, frame = paths.get(id(self)), _find_frame(sys._getframe(1))
         if path is not None and frame is not None:
-            found[f"{path}.{name}".lstrip(".")] = Frame(
-                file=frame.f_code.co_filename,
-                line=frame.f_lineno,
+            file, line = frame.f_code.co_filename, frame.f_lineno
+            place = Frame(
+                file=file,
+                line=line,
                 function=frame.f_code.co_qualname,
-                source=source_line(frame.f_code.co_filename, frame.f_lineno),
+                source=source_line(file, line),
                 module=path,
                 user=True,
             )
+            where = f"{path}.{name}".lstrip(".")
+            change = _change(before, value) or (found[where].change if where in found else "")
+            found[where] = Assignment(place, change)
 
     with patch_attribute(torch.nn.Module, "__setattr__", note):
         yield
+
+
+def _change(before: Any, after: Any) -> str:
+    """How a buffer that was assigned is another one, apart from its values; empty where it is not."""
+    if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
+        return ""
+    return (
+        wording.OTHER_SHAPE
+        if before.shape != after.shape
+        else wording.OTHER_DTYPE
+        if before.dtype != after.dtype
+        else ""
+    )
 
 
 def _find_frame(frame: FrameType | None) -> FrameType | None:

@@ -44,15 +44,17 @@ def _with_names(row: Agreement, one: InputSet, module: torch.nn.Module, compare:
         return row
     assigned = find_assignments(module, one.calls)
     if KEEPS_STATE in row.trouble and (names := _names_of_fixed(one, module, compare, assigned)):
-        lines = {name: assigned.get(name) for name in names}
+        lines = {name: assigned[name].line if name in assigned else None for name in names}
         why = f" in {wording.with_lines(lines)}, and the program has the value of the export at every call"
         at = _first_of(line for line in lines.values() if line is not None)
         return msgspec.structs.replace(row, trouble=f"{row.trouble}{why}", at=at)
     places = {name: assigned[name] for name in row.buffers if name in assigned}
     if not places:
         return row
-    why = f": forward assigns {wording.with_lines(places)}"
-    return msgspec.structs.replace(row, trouble=f"{row.trouble}{why}", at=_first_of(places.values()))
+    where = {name: one.line for name, one in places.items()}
+    change = next((one.change for one in places.values() if one.change), "")
+    why = f": a call assigns {wording.with_lines(where)}{change}"
+    return msgspec.structs.replace(row, trouble=f"{row.trouble}{why}", at=_first_of(where.values()))
 
 
 def _first_of(lines: Iterable[Frame]) -> tuple[Frame, ...]:
