@@ -24,6 +24,7 @@ from exportdoctor.cli.verbs import VERBS
 from exportdoctor.cli.verbs.tui import find_interface
 from exportdoctor.core.codec import decode
 from exportdoctor.core.errors import ExitCode, TargetError, UsageError
+from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.run import events as ev
 from exportdoctor.core.run.report import Report
@@ -539,6 +540,25 @@ def test_a_log_that_cannot_be_kept_at_home_is_kept_elsewhere(
     monkeypatch.setattr("tempfile.tempdir", None)
     assert print_error(ZeroDivisionError("by nothing")) == ExitCode.INTERNAL
     assert Path(capsys.readouterr().err.rpartition("Traceback: ")[2].strip()).exists()
+
+
+def test_a_fault_in_the_worker_is_one_line_with_its_traceback_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The traceback was squashed onto that line, and cut in the middle."""
+    monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path))
+    try:
+        [][0]
+    except IndexError as error:
+        refused = Refused.from_error(error)
+    assert print_error(refused.to_error()) == ExitCode.INTERNAL
+    (line,) = capsys.readouterr().err.splitlines()
+    said, _, path = line.partition(" Traceback: ")
+    assert said == (
+        "exportdoctor: The worker failed: IndexError: list index out of range. This is a bug in exportdoctor: please "
+        "report it."
+    )
+    assert Path(path).read_text().rstrip().endswith("IndexError: list index out of range")
 
 
 def test_the_targets_own_stack_is_shown_before_the_line(capsys: pytest.CaptureFixture[str]) -> None:

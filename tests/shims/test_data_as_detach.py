@@ -57,8 +57,6 @@ def program_of(module: Model) -> nn.Module:
 @pytest.mark.parametrize("step", [reads, follows, clips, writes_into_input], ids=lambda step: step.__name__)
 def test_a_program_computes_and_writes_as_eager_does(step: Callable[[Model, Tensor], Tensor]) -> None:
     module = Model(step)
-    with pytest.raises(RuntimeError, match="fake tensor"):
-        torch.export.export(copy.deepcopy(module), (torch.randn(3, 4),))
     program = program_of(module)
     module = copy.deepcopy(module)  # a program shares its tensors with the module
     for rows in (3, 5, 2):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError, did_you_mean
+from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError, WorkerFailed, did_you_mean
 
 _STACK_LINES = 12
 _LONGEST_LINE = 1000
@@ -28,6 +28,9 @@ _REFUSED = frozenset(
 def print_error(error: BaseException) -> int:
     """Print on stderr what went wrong, in one line; returns the exit code."""
     match error:
+        case WorkerFailed():
+            print_line(f"{error.line()} Traceback: {_write_crash_log(os.linesep.join(error.stack))}")
+            return error.exit_code
         case ExportdoctorError():
             _print_target_stack(error)
             print_line(error.line())
@@ -105,17 +108,16 @@ def _print_internal_error(error: BaseException) -> int:
 
     if os.environ.get("EXPORTDOCTOR_DEBUG"):
         traceback.print_exception(error)
-    path = _write_crash_log(error)
+    path = _write_crash_log("".join(traceback.format_exception(error)))
     first = first_line(error) or "no message"
     print_line(f"internal error, please report it: {type(error).__name__}: {first}. Traceback: {path}")
     return ExitCode.INTERNAL
 
 
-def _write_crash_log(error: BaseException) -> str:
-    """Write the traceback to the first folder that takes it; returns the file's path."""
+def _write_crash_log(text: str) -> str:
+    """Write a traceback to the first folder that takes it; returns the file's path."""
     from exportdoctor.store.places import data_home
 
-    text = "".join(traceback.format_exception(error))
     name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.getpid()}.txt"
     text = f"command: {sys.argv}\n\n{text}"
     for folder in (data_home() / "crashes", Path(tempfile.gettempdir())):

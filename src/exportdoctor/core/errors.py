@@ -67,6 +67,14 @@ class StoreError(ExportdoctorError):
     exit_code = ExitCode.USAGE
 
 
+class WorkerFailed(ExportdoctorError):
+    """Code of exportdoctor failed in a worker process; `stack` is its traceback, one line each."""
+
+    def __init__(self, message: str, *, stack: tuple[str, ...]) -> None:
+        super().__init__(message, hint="This is a bug in exportdoctor: please report it.")
+        self.stack = stack
+
+
 class WorkerLost(ExportdoctorError):
     """A worker process ended without a reply; the pool turns it into an outcome if a probe was running."""
 

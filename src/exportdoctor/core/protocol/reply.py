@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from exportdoctor.core.errors import ExitCode, ExportdoctorError, NoPartError, TargetError, UsageError
+from exportdoctor.core.errors import ExitCode, ExportdoctorError, NoPartError, TargetError, UsageError, WorkerFailed
 from exportdoctor.core.exception_text import summary
 
 Fault = Literal["usage", "target", "part", "internal"]
@@ -48,5 +48,5 @@ class Refused(Reply, frozen=True, kw_only=True, tag="refused"):
             case "part":
                 return NoPartError(self.message, hint=self.hint, stack=self.stack)
             case "internal":
-                hint = self.hint or "\n".join(self.stack)[-2000:]
-                return ExportdoctorError(f"The worker failed: {self.message}", hint=hint)
+                said = f"The worker failed: {self.message}"
+                return WorkerFailed(said, stack=self.stack) if self.stack else ExportdoctorError(said, hint=self.hint)
