@@ -452,6 +452,15 @@ def test_each_dimension_that_alone_shows_a_failure_is_named() -> None:
     )
 
 
+def test_dimensions_that_the_inputs_do_not_tell_apart_are_named_each_and_said_to_be_such() -> None:
+    finding = msgspec.structs.replace(ATTENTION, dimensions=("x[0] or m[1]",), dimensions_passing=())
+    assert wording.dimensions(finding) == (
+        "Fails when `x[0]` or `m[1]` is dynamic; exports with static shapes. Inputs give those with `or` between them "
+        "the same sizes: which it is, is not known."
+    )
+
+
+
 def test_what_passes_at_fixed_sizes_says_so_with_what_lies_inside() -> None:
     """The root fails; `first` was asked at fixed sizes, and `first.inner` lies inside it."""
     event = captured({"": "Tiny", "first": "Block", "first.inner": "Linear", "second": "Linear"})

@@ -315,6 +315,15 @@ def _has_no_line(finding: Finding) -> bool:
 
 def dimensions(finding: Finding) -> str:
     """Which dynamic dimensions the failure depends on; empty where that was not tested."""
+    said = _fails_when(finding)
+    return (
+        f"{said} Inputs give those with `or` between them the same sizes: which it is, is not known."
+        if "` or `" in said
+        else said
+    )
+
+
+def _fails_when(finding: Finding) -> str:
     if finding.dimensions is None:
         return ""
     if not finding.dimensions:
@@ -352,7 +361,7 @@ def only_alone(finding: Finding) -> str:
 
 
 def _are(names: tuple[str, ...]) -> str:
-    quoted = [f"`{name}`" for name in names]
+    quoted = [" or ".join(f"`{one}`" for one in name.split(" or ")) for name in names]
     return f"{quoted[0]} is" if len(quoted) == 1 else f"{', '.join(quoted[:-1])} and {quoted[-1]} are"
 
 
