@@ -460,7 +460,6 @@ def test_dimensions_that_the_inputs_do_not_tell_apart_are_named_each_and_said_to
     )
 
 
-
 def test_what_passes_at_fixed_sizes_says_so_with_what_lies_inside() -> None:
     """The root fails; `first` was asked at fixed sizes, and `first.inner` lies inside it."""
     event = captured({"": "Tiny", "first": "Block", "first.inner": "Linear", "second": "Linear"})

@@ -70,13 +70,9 @@ def _change(before: Any, after: Any) -> str:
     """How a buffer that was assigned is another one, apart from its values; empty where it is not."""
     if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
         return ""
-    return (
-        wording.OTHER_SHAPE
-        if before.shape != after.shape
-        else wording.OTHER_DTYPE
-        if before.dtype != after.dtype
-        else ""
-    )
+    if before.shape != after.shape:
+        return wording.OTHER_SHAPE
+    return wording.OTHER_DTYPE if before.dtype != after.dtype else ""
 
 
 def _find_frame(frame: FrameType | None) -> FrameType | None:
