@@ -26,6 +26,7 @@ from exportdoctor.report import FORMS, render, wording
 from exportdoctor.report.canvas import Style, wrap_words
 from exportdoctor.report.explanation_page import as_markdown, as_text, finding_blocks
 from exportdoctor.report.folded_tree import Row, condense, group_siblings, label, silent
+from exportdoctor.report.wording.rewrites import failed_rewrites
 from golden_files import assert_golden
 from synthetic import (
     AROUND,
@@ -633,3 +634,11 @@ def test_symbols_of_one_place_are_told_in_one_sentence() -> None:
     assert len(told) == 2
     assert told[0].startswith("u0, u1, u7 were created by ")
     assert told[1].startswith("u2 was created by ")
+
+
+def test_a_form_of_a_rewrite_that_fails_is_not_told_where_another_form_works() -> None:
+    works = TriedRewrite(title="Assert it", diff="", result="exports", input_sets=3)
+    fails = TriedRewrite(title="Assert it", diff="", result="fails", note="fails with a TypeError", ended="otherwise")
+    other = msgspec.structs.replace(fails, title="Branch on it")
+    assert failed_rewrites((works, fails, other), ATTENTION) == failed_rewrites((other,), ATTENTION) != ()
+    assert failed_rewrites((fails,), ATTENTION) != ()

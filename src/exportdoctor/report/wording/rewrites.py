@@ -72,8 +72,10 @@ def _failure_of(tried: TriedRewrite, finding: Finding, what: str) -> str:
 
 
 def failed_rewrites(tried: Sequence[TriedRewrite], finding: Finding) -> tuple[str, ...]:
-    """A line for each rewrite that does not work; two that end alike have one."""
-    failed = [one for one in tried if is_failed(one)]
+    """A line for each rewrite that does not work; two that end alike have one, and another form of one that works has
+    none."""
+    works = {one.title for one in tried if one.works}
+    failed = [one for one in tried if is_failed(one) and one.title not in works]
     return tuple(dict.fromkeys(rewrite_result(one, finding) for one in failed))
 
 
