@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import io
 import logging
@@ -193,6 +194,7 @@ class Snippet:
 
     def _equal_to_eager(self, exported: Any, eager: Any) -> bool:
         program = self.export(exported, self.inputs("inputs"))
+        eager = copy.deepcopy(eager)  # a program shares its tensors with the module
         for inputs in (self.inputs("inputs"), *self.inputs("other")):
             run = _runner(program)
             if not self._close(run(*_copies(inputs)), eager(*_copies(inputs))):

@@ -82,7 +82,7 @@ def test_a_rewrite_of_the_users_line_exports_and_computes_the_same(tmp_path: Pat
     report = Report(target=TargetRecord(ref="x"), findings=(finding,))
     for text in (as_text(finding_blocks(finding, report), Style()), as_markdown(finding_blocks(finding, report))):
         assert "computes the same on" in text
-        assert text.index("torch.where(x.sum") < text.index("Compute the value outside")
+        assert text.index("torch.where(x.sum") < text.index("Compute the condition outside")
 
 
 @pytest.mark.long
