@@ -8,6 +8,7 @@ import pytest
 
 from exportdoctor.core.run.report import Report
 from exportdoctor.report.wording import next_commands, next_step, why
+from exportdoctor.report.wording.findings import only_alone
 from scanning import scan_file
 
 MODELS = """
@@ -69,7 +70,55 @@ class Grows(nn.Module):
         self.cache = torch.cat([self.cache, x])
         return x + self.cache.sum(0) + self.even
 
+class Scheduled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("step", torch.tensor(0))
+
+    def forward(self, x):
+        factor = min(1.0, (self.step.item() + 1) / 10)
+        self.step += 1
+        return x * factor
+
+class Clipped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = x * 2 if x.sum() > 0 else x - 1
+        self.layer.weight.data.clamp_(-0.1, 0.1)
+        return self.layer(y)
+
+class Collects(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.steps = nn.ModuleList([Sets(), Sets()])
+
+    def forward(self, x):
+        for step in self.steps:
+            x = step(x)
+        return x, sum(step.extra for step in self.steps)
+
+class Sets(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.extra = None
+
+    def forward(self, x):
+        self.extra = x.mean()
+        return x * 2 if x.sum() > 0 else x - 1
+
 X = torch.randn(3, 4)
+
+def scheduled():
+    return nn.Sequential(Scheduled()).eval(), (X,)
+
+def clipped():
+    return Clipped().eval(), (X,)
+
+def collects():
+    return Collects().eval(), (X,)
 
 def grows():
     return nn.Sequential(Grows()).eval(), (X,)
@@ -168,3 +217,30 @@ def test_what_a_submodule_gives_may_be_the_parts_own_output(models: Path) -> Non
     (finding,) = [one for one in report.findings if one.kind == "unregistered_pytree"]
     assert (finding.module, finding.only_alone) == ("last", False)
     assert not next_step(finding).startswith("Nothing")
+
+
+@pytest.mark.long
+def test_a_program_is_proved_with_buffers_of_its_own(models: Path) -> None:
+    """It advanced the module's, from which hoist-numbers reads: a file does not, and export rejected the cure."""
+    report = scan_file(models, factory="scheduled", cure=True)
+    tried = {one.shim: one.result for one in report.findings[0].shims_tried}
+    assert tried["hoist-numbers"] == "error"
+
+
+@pytest.mark.long
+def test_a_leaked_constant_is_a_later_failure(models: Path) -> None:
+    """The shims that cure both were never tried together."""
+    report = scan_file(models, factory="clipped", cure=True)
+    assert report.parts[0].verdict == "cured"
+    assert shims_of(report) == ["branch-as-where", "data-as-detach"]
+
+
+@pytest.mark.long
+def test_what_only_stand_ins_show_is_said_to_be_such(models: Path) -> None:
+    """A stand-in does not set what its child sets: `sum` of None was told to fail in the model."""
+    report = scan_file(models, factory="collects", cure=True)
+    assert report.parts[0].verdict == "cured"
+    of_stand_ins = [one for one in report.findings if one.with_stand_ins]
+    assert [one.module for one in of_stand_ins] == [""]
+    assert of_stand_ins[0].behind is None
+    assert only_alone(of_stand_ins[0]).startswith("Seen only with stand-ins for the submodules of (root)")

@@ -550,7 +550,7 @@ def test_every_form_names_that_command(form: str, scaled: list[AnyEvent]) -> Non
 
 
 def test_where_the_reason_is_known_what_comes_next_is_what_to_write(report: Report) -> None:
-    assert next_step(report.findings[0]).startswith("Keep it in a buffer (`register_buffer`)")
+    assert next_step(report.findings[0]).startswith("Make it an input, and return what it becomes.")
     stored = msgspec.structs.replace(report, target=msgspec.structs.replace(report.target, in_memory=False))
     assert [command for command, _ in wording.next_commands(stored)] == ["exportdoctor explain F1", "exportdoctor tui"]
 

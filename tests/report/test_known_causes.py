@@ -461,6 +461,19 @@ def test_what_is_assigned_to_data_is_written_in_place_of_it() -> None:
     assert torch.equal(space["layer"].weight, wanted)
 
 
+def test_what_is_added_to_data_is_written_by_a_method() -> None:
+    """`x.detach() += y` was advised, which is no code."""
+    shown = ExceptionRecord(type="RuntimeError", message="a fake tensor in the exported program constant's list")
+    found = msgspec.structs.replace(
+        WINDOWS, kind=FailureKind.INPUT_MUTATION, exception=shown, source="w.data += b.data * 2", expression=None,
+        known_issues=(),
+    )  # fmt: skip
+    space: dict[str, Any] = {"w": nn.Parameter(torch.ones(2)), "b": torch.ones(2)}
+    assert next_step(found).startswith("Write `w.detach().add_(b.detach() * 2)` in place of `w.data += b.data * 2`")
+    exec(next_step(found).split("`")[1], space)
+    assert torch.equal(space["w"], torch.full((2,), 3.0))
+
+
 @pytest.mark.slow
 def test_the_line_of_a_leaked_constant_is_the_one_that_takes_data(tmp_path: Path) -> None:
     """Tensors that were kept while it was looked for leaked as well, and the first of them was named."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError, UsageError
+from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError, UsageError, WorkerFailed
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.repro import DraftRequest, ImportNote, ScriptDraft
@@ -97,9 +97,9 @@ def test_an_error_between_two_drafts_is_kept_with_its_stack(monkeypatch: pytest.
     with client:
         monkeypatch.setattr(client, "_ask", lambda message: Refused.from_error(caught.value))
         assert list(client.drafts()) == []
-    assert client.error is not None
+    assert isinstance(client.error, WorkerFailed)
     assert client.error.exit_code == ExitCode.INTERNAL
-    assert "in raise_error" in client.error.hint
+    assert "in raise_error" in "\n".join(client.error.stack)
 
 
 def test_a_note_on_an_import_stays_as_long_as_the_import_does() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import io
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -183,3 +185,107 @@ def test_an_iterator_that_cannot_be_put_back_is_named(held: Any) -> None:
     call: list[tuple[Any, dict[str, Any]]] = [((torch.ones(3),), {})]
     said = why_unlike(module, *run_calls(module, call, notes_state=True), *run_calls(module, call, notes_state=True))
     assert said.endswith("each call changes held")
+
+
+def rows_of(module: nn.Module, args: tuple[Any, ...], program: Any = None) -> list[Agreement]:
+    call = ExportCall(module=module, args=args)
+    sets = cure_inputs(call)
+    ready = program if program is not None else export_program(call).module()
+    return [compare_calls(one, run_calls(ready, one.calls)) for one in sets]
+
+
+@pytest.mark.slow
+def test_buffers_of_which_one_name_ends_in_another_are_not_confused() -> None:
+    """`1.0.running_mean` ends in `0.running_mean`, which was told to be lost, and twice."""
+    module = nn.Sequential(nn.BatchNorm1d(4, momentum=0.1), nn.Sequential(nn.BatchNorm1d(4), nn.ReLU())).train()
+    rows = rows_of(module, (torch.randn(3, 4),))
+    assert all(row.holds for row in rows), [row.trouble for row in rows]
+
+
+class Tied(nn.Module):
+    """One buffer with two names."""
+
+    base: Tensor
+    alias: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("base", torch.zeros(4))
+        self.register_buffer("alias", self.base)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.alias.add_(x.sum(0))
+        return x + self.base
+
+
+@pytest.mark.slow
+def test_a_buffer_with_two_names_is_kept_by_a_program_and_by_its_file(tmp_path: Path) -> None:
+    module = Tied()
+    x = torch.randn(3, 4)
+    file = tmp_path / "tied.pt2"
+    torch.export.save(export_program(ExportCall(module=module, args=(x,))), file)
+    for program in (None, torch.export.load(file).module()):
+        rows = rows_of(module, (x,), program)
+        assert all(row.holds for row in rows), [row.trouble for row in rows]
+
+
+class Growing(nn.Module):
+    """An observer of torch.ao: its buffer has no elements before the first call."""
+
+    least: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("least", torch.zeros(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.least.numel() == 0:
+            self.least.resize_(x.shape[1])
+            self.least.copy_(x.amin(0))
+        return x - self.least
+
+
+@pytest.mark.slow
+def test_a_buffer_that_a_call_resizes_can_be_put_into_a_file_afterwards(tmp_path: Path) -> None:
+    """It kept the memory, with which torch's file cannot be read."""
+    module = Growing()
+    run_calls(module, [((torch.randn(3, 4),), {})] * 2)
+    assert module.least.shape == (0,)
+    torch.save(module.state_dict(), tmp_path / "state.pt")
+    assert torch.load(tmp_path / "state.pt")["least"].shape == (0,)
+    torch.export.save(torch.export.export(Adding(module.least), (torch.randn(3, 4),)), tmp_path / "a.pt2")
+    assert torch.export.load(tmp_path / "a.pt2").state_dict["least"].shape == (0,)
+
+
+class Adding(nn.Module):
+    def __init__(self, least: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("least", least)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1
+
+
+class Delayed(nn.Module):
+    """What it keeps is None before the first call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = x if self.last is None else x + self.last
+        self.last = x
+        return made
+
+
+def test_a_tensor_in_place_of_none_is_named_with_its_line() -> None:
+    module = Delayed()
+    one, program = three_calls(module)
+
+    def compare(one: InputSet) -> Sequence[Agreement]:
+        return [compare_calls(one, run_calls(program, one.calls))]
+
+    (row,) = name_fixed_numbers(compare(one), [one], module, compare)
+    assert re.search(r"eager keeps state in last \(test_kept_state.py:\d+\)", row.trouble)
+    assert [line.source for line in row.at] == ["self.last = x"]

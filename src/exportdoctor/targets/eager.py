@@ -76,7 +76,8 @@ def run_once(module: nn.Module, inputs: Inputs) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class CallResult:
     """What one call gave and left: `after` are its arguments when it was over, `buffers` by name those of the module
-    that were there before the first call and have other values now. `output` and `after` share what they shared.
+    that were there before the first call and have other values now; one with several names is one tensor. `output` and
+    `after` share what they shared.
     `numbers` are the `plain_state` of the modules and of their code; empty where it was not noted."""
 
     output: Any
@@ -103,20 +104,30 @@ def run_calls(
 
     results = []
     with torch.no_grad(), _quiet(), restore_afterwards(module), _on_gpu():
-        first = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+        first = _copied_buffers(module)
         for call in calls:
             given = copy_inputs(call)
             with limit_call(module) if must_end else time_call(module):
                 made = how(given) if how is not None else module(*given[0], **given[1])
             output, after = copy_inputs((made, given))
             buffers = {
-                name: buffer.detach().clone()
-                for name, buffer in module.named_buffers()
+                name: buffer
+                for name, buffer in _copied_buffers(module).items()
                 if name in first and not same_values(buffer, first[name])
             }
             numbers = plain_state(module) if notes_state else {}
             results.append(CallResult(output=output, after=after, buffers=buffers, numbers=numbers))
     return tuple(results)
+
+
+def _copied_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
+    """A copy of each buffer by name; one with several names has one copy."""
+    copies: dict[int, torch.Tensor] = {}
+    named = list(module.named_buffers(remove_duplicate=False))
+    for _, buffer in named:
+        if id(buffer) not in copies:
+            copies[id(buffer)] = buffer.detach().clone()
+    return {name: copies[id(buffer)] for name, buffer in named}
 
 
 def run_example(module: nn.Module, part: str, example: Inputs) -> tuple[CallResult, ...]:

@@ -60,8 +60,8 @@ def restore_held_state(module: nn.Module) -> Iterator[None]:
                 elif not torch.equal(written := without_repeats(memory), copied):
                     written.copy_(copied)
             for (buffer, value), shape in zip(buffers, sizes, strict=True):
-                if buffer.shape != shape:  # the forward has called resize_
-                    buffer.resize_(shape)
+                if buffer.shape != shape:  # resize_ would keep memory that a file of a tensor without elements refuses
+                    buffer.data = torch.empty(shape, dtype=buffer.dtype, device=buffer.device)
                 without_repeats(buffer).copy_(value)
 
 

@@ -104,6 +104,8 @@ def is_later_failure(before: Outcome, after: Outcome, *, exporter: str) -> bool:
     one, other = before.failure, after.failure
     if kind_of(after, exporter=exporter).is_found_after_tracing and (other is None or other.culprit is None):
         return True
+    if other is not None and other.culprit is None and _is_of_constants(other) and not (one and _is_of_constants(one)):
+        return True
     if one is None or other is None:
         return other is not None
     lines = _lines_apart(one, other)
@@ -116,6 +118,11 @@ def is_later_failure(before: Outcome, after: Outcome, *, exporter: str) -> bool:
     if one.traced is not None and other.traced is not None:
         return lines == 0 and other.traced > one.traced
     return other.traced is not None or other.deepest_module is not None
+
+
+def _is_of_constants(failure: Failure) -> bool:
+    """Whether torch refuses a constant of the program, when all was traced."""
+    return any("in the exported program constant's list" in fact.message for fact in failure.exceptions)
 
 
 def _lines_apart(one: Failure, other: Failure) -> int:

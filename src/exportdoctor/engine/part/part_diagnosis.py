@@ -148,12 +148,19 @@ class PartDiagnosis:
         """
         if self._is_of_boundary(group):
             return True
+        return not any(verdict.fqn == self.captured.prefix for verdict in group.verdicts) and self._is_never_met(group)
+
+    def is_met_with_stand_ins(self, group: FailureGroup) -> bool:
+        """Whether only a module whose children were replaced shows it: the part was made to export, and no attempt at
+        it ended in this. A stand-in leaves out what its child sets."""
+        return self.is_of_own_code(group.leading_verdict) and self._is_never_met(group)
+
+    def _is_never_met(self, group: FailureGroup) -> bool:
         if self.cure is None or self.cure.prescription is None or self.cure.prescription.soundness == "specialised":
             return False
-        if any(verdict.fqn == self.captured.prefix for verdict in group.verdicts):
-            return False
         met = [outcome for trial in self.cure.trials for outcome in (trial.before, trial.outcome)]
-        return not any(self.same_failure(one, group.leading_verdict.outcome) for one in met)
+        mine = group.leading_verdict.outcome
+        return not any(self.same_failure(one, mine) or _same_line_of_module(one, mine) for one in met)
 
     def _is_of_boundary(self, group: FailureGroup) -> bool:
         """Whether torch refuses what submodules are given. Of what the part is given it refuses first."""
@@ -204,3 +211,13 @@ class PartDiagnosis:
             return verdict
         deeper = self._placed_verdict(guilty)
         return blame_child(verdict, deeper) if deeper is not None else None
+
+
+def _same_line_of_module(one: Outcome, other: Outcome) -> bool:
+    """Whether both fail at one line of a module's code, which may be torch's own (torch.nn, torch.ao)."""
+    lines = []
+    for failure in (one.failure, other.failure):
+        frames = failure.frames if failure is not None else ()
+        inner = next((frame for frame in reversed(frames) if frame.module is not None), None)
+        lines.append((inner.file, inner.line) if inner is not None else None)
+    return lines[0] is not None and lines[0] == lines[1]

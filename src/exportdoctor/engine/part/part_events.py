@@ -105,8 +105,12 @@ def _make_finding(part: PartDiagnosis, group: FailureGroup, known: Groups, passi
     if finding.kind is FailureKind.NUMBERS and EXPORTERS[part.options.exporter].makes_program:
         finding = msgspec.structs.replace(finding, locate=numbers_command(part.name, part.target))
     behind, tried = _behind(part, group, known), _shims_tried(part, group, known)
-    alone = behind is None and part.is_met_alone(group)
-    return msgspec.structs.replace(finding, behind=behind, shims_tried=tried, only_alone=alone)
+    with_stand_ins = part.is_met_with_stand_ins(group)
+    behind = None if with_stand_ins else behind
+    alone = behind is None and not with_stand_ins and part.is_met_alone(group)
+    return msgspec.structs.replace(
+        finding, behind=behind, shims_tried=tried, only_alone=alone, with_stand_ins=with_stand_ins
+    )
 
 
 def _behind(part: PartDiagnosis, group: FailureGroup, known: Groups) -> str | None:

@@ -351,10 +351,13 @@ def _is_of_given_types(finding: Finding) -> bool:
 
 
 def only_alone(finding: Finding) -> str:
-    """That the part does not meet it, where only a submodule that is exported by itself does; else empty."""
+    """That the part does not meet it, where only a submodule that is exported by itself does, or a module whose
+    submodules were replaced; else empty."""
+    where = module_name(finding.module)
+    if finding.with_stand_ins:
+        return f"Seen only with stand-ins for the submodules of {where}: the part exports with shims, and never met it."
     if not finding.only_alone:
         return ""
-    where = module_name(finding.module)
     if _is_of_given_types(finding):
         return f"Seen only where {where} is exported by itself: inside the part torch does not check what it is given."
     return f"Seen only where {where} is exported by itself: the part exports with shims, and never met it."

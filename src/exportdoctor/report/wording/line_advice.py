@@ -25,6 +25,7 @@ _OPT_EINSUM = (
     "Export with `torch.backends.opt_einsum.enabled = False`: opt_einsum, which torch.einsum asks for the order of "
     "three or more operands where it is installed, makes fixed numbers of their sizes."
 )
+_IN_PLACE = {ast.Add: "add_", ast.Sub: "sub_", ast.Mult: "mul_", ast.Div: "div_", ast.Pow: "pow_"}
 _MAKES_TEXT = frozenset({"str", "repr", "format"})
 
 
@@ -281,6 +282,16 @@ def taken_from_data(finding: Finding) -> str:
     """`x.data`, with which the tracer loses the tensor."""
     for statement in (one for text in _code(finding) for one in _statements(text)):
         match statement:
+            case ast.AugAssign(target=ast.Attribute(attr="data", value=owner), op=operator, value=value):
+                method = _IN_PLACE.get(type(operator), "")
+                made = _DATA.sub(r"\1.detach()", ast.unparse(value))
+                instead = (
+                    f"`{ast.unparse(owner)}.detach().{method}({made})`" if method else "a method that writes in place"
+                )
+                return (
+                    f"Write {instead} in place of `{ast.unparse(statement)}`: `detach()` shares the memory of the "
+                    "tensor, and torch.export sees what is written there."
+                )
             case ast.Assign(targets=[ast.Attribute(attr="data", value=owner)], value=value):
                 made = _DATA.sub(r"\1.detach()", ast.unparse(value))
                 return (

@@ -150,7 +150,9 @@ def _how_it_differs(outcome: Outcome) -> str:
     """What an exported program does otherwise than eager."""
     if not outcome.agrees_but_for_layout(may_refuse=True):
         return "does not do the same as eager"
-    others = ["refuses other sizes or values"] if not outcome.agrees_but_for_layout(may_refuse=False) else []
+    again = any(row.refused and row.kind == "called_again" for row in outcome.numbers)
+    refuses = "refuses the same inputs when it is called again" if again else "refuses other sizes or values"
+    others = [refuses] if not outcome.agrees_but_for_layout(may_refuse=False) else []
     layout = ["is wrong on inputs in another memory layout"] if outcome.wrong_layout is not None else []
     return " and ".join((*others, *layout))
 

@@ -23,7 +23,9 @@ from exportdoctor.core.records.probe import Probe
 from exportdoctor.report.wording.export import DRAWS_IN_PYTHON, lost_subclass, unloadable_file
 from exportdoctor.shims import ExportCall, Inputs, NotApplicable, apply_shims, export_program, find, order_shims
 from exportdoctor.shims.searches import keep_searches
+from exportdoctor.shims.state_run import memory_of
 from exportdoctor.targets.eager import run_calls
+from exportdoctor.torch_internals.fake_tensors import is_fake
 from exportdoctor.torch_internals.graph_modules import finish_graphs
 from exportdoctor.torch_internals.program_checks import guard_texts, guards_of, violated_guards
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
@@ -101,6 +103,7 @@ def shimmed_export(
         if (empty := find_empty_constant(program)) is not None:
             return (Agreement(inputs=sets[0].title, kind="example", trouble=describe_empty_constant(empty)),)
         ready = program.module()  # a run leaves it as it was
+        own_buffers(ready)
 
         def ask(given: ExportCall, one: InputSet) -> Agreement:
             row = compare_set(ready, given, one)
@@ -259,6 +262,29 @@ def _drawn_refused(
     if guards is None or example is None or all(map(_USUAL_GUARD.fullmatch, guard_texts(guards, example))):
         return
     yield from drawer.draw_refused(refuses, numbers=numbers)
+
+
+def own_buffers(ready: torch.nn.Module) -> None:
+    """Give a program buffers of its own in place of the module's, as a file has them: else what a shim reads from the
+    module would change with what the program writes. Those that share memory go on to do so."""
+    storages: dict[int, torch.UntypedStorage] = {}
+    made: dict[int, torch.Tensor] = {}
+
+    def copy_of(buffer: torch.Tensor) -> torch.Tensor:
+        if buffer.layout != torch.strided or buffer.is_nested or is_fake(buffer) or type(buffer) is not torch.Tensor:
+            return buffer
+        if (memory := memory_of(buffer)) not in storages:
+            storages[memory] = buffer.untyped_storage().clone()
+        empty = torch.empty(0, dtype=buffer.dtype, device=buffer.device)
+        return empty.set_(storages[memory], buffer.storage_offset(), buffer.shape, buffer.stride())
+
+    with torch.no_grad():
+        for child in ready.modules():
+            for name, buffer in child._buffers.items():
+                if buffer is not None:
+                    if id(buffer) not in made:
+                        made[id(buffer)] = copy_of(buffer)
+                    child._buffers[name] = made[id(buffer)]
 
 
 def compare_set(ready: torch.nn.Module, given: ExportCall, one: InputSet) -> Agreement:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -198,16 +199,30 @@ def _agrees(one: FoundValue | None, other: FoundValue | None) -> bool:
 
 
 def _lost_buffers(answer: CallResult, wanted: CallResult) -> tuple[list[str], tuple[str, ...]]:
-    """The buffers that the program leaves otherwise than eager does, and those of them that it does not change; a
-    wrapper of the module may have longer names."""
-    lost, unchanged, rest = [], [], dict(answer.buffers)
+    """The buffers that the program leaves otherwise than eager does, and those of them that it does not change.
+
+    One tensor may have several names, of which a program keeps one at least; a wrapper of the module may have longer
+    ones.
+    """
+    tied: dict[int, list[str]] = {}
     for name, value in wanted.buffers.items():
-        keys = [key for key in rest if key == name or key.endswith(f".{name}")]
-        found = rest.pop(keys[0]) if len(keys) == 1 else None
-        if found is None or found.shape != value.shape or found.dtype != value.dtype or not _close(found, value):
-            lost.append(name)
-            unchanged += [] if keys else [name]
+        tied.setdefault(id(value), []).append(name)
+    lost, unchanged, rest = [], [], dict(answer.buffers)
+    for names in tied.values():
+        value = wanted.buffers[names[0]]
+        keys = [name for name in names if name in rest]
+        longer = [
+            key for key in rest if key not in wanted.buffers and key.endswith(tuple(f".{name}" for name in names))
+        ]
+        found = [rest.pop(key) for key in (keys or (longer if len(longer) == 1 else []))]
+        if not found or not all(map(partial(_is_alike, value), found)):
+            lost.append(names[0])
+            unchanged += [] if found else [names[0]]
     return lost + list(rest), tuple(unchanged)
+
+
+def _is_alike(value: torch.Tensor, found: torch.Tensor) -> bool:
+    return found.shape == value.shape and found.dtype == value.dtype and _close(found, value)
 
 
 def _close(one: torch.Tensor, other: torch.Tensor) -> bool:

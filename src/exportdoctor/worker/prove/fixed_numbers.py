@@ -90,8 +90,12 @@ def _changed_places(module: torch.nn.Module, one: InputSet, assigned: Assignment
             place = f"{path}.{name}".lstrip(".")
             if isinstance(value, _PLAIN) or (isinstance(value, torch.Tensor) and place in assigned):
                 places[place] = child, name, value
-    tensors = [name for name, (_, _, value) in places.items() if isinstance(value, torch.Tensor)]
-    changed = [name for name in (*_names_changed_by(one), *tensors) if name in places]
+    tensors = [
+        name
+        for name, (_, _, value) in places.items()
+        if isinstance(value, torch.Tensor) or (value is None and name in assigned)
+    ]
+    changed = [name for name in dict.fromkeys((*_names_changed_by(one), *tensors)) if name in places]
     return {name: places[name] for name in changed[:_MOST_NAMES]}
 
 
