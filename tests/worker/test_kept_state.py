@@ -202,6 +202,15 @@ def test_buffers_of_which_one_name_ends_in_another_are_not_confused() -> None:
     assert all(row.holds for row in rows), [row.trouble for row in rows]
 
 
+@pytest.mark.slow
+def test_names_that_end_alike_are_told_apart_in_a_wrapper_too() -> None:
+    module = nn.Sequential(nn.BatchNorm1d(4, momentum=0.1), nn.Sequential(nn.BatchNorm1d(4), nn.ReLU())).train()
+    x = torch.randn(3, 4)
+    program = export_program(ExportCall(module=nn.Sequential(module), args=(x,))).module()
+    rows = rows_of(module, (x,), program)
+    assert all(row.holds for row in rows), [row.trouble for row in rows]
+
+
 class Tied(nn.Module):
     """One buffer with two names."""
 

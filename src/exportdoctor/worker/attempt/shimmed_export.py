@@ -271,8 +271,11 @@ def own_buffers(ready: torch.nn.Module) -> None:
     made: dict[int, torch.Tensor] = {}
 
     def copy_of(buffer: torch.Tensor) -> torch.Tensor:
-        if buffer.layout != torch.strided or buffer.is_nested or is_fake(buffer) or type(buffer) is not torch.Tensor:
+        if is_fake(buffer):
             return buffer
+        is_plain = type(buffer) is torch.Tensor and buffer.layout == torch.strided and not buffer.is_nested
+        if not is_plain or buffer.is_conj() or buffer.is_neg() or buffer.requires_grad:
+            return buffer.clone()
         if (memory := memory_of(buffer)) not in storages:
             storages[memory] = buffer.untyped_storage().clone()
         empty = torch.empty(0, dtype=buffer.dtype, device=buffer.device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -211,14 +211,18 @@ def _lost_buffers(answer: CallResult, wanted: CallResult) -> tuple[list[str], tu
     for names in tied.values():
         value = wanted.buffers[names[0]]
         keys = [name for name in names if name in rest]
-        longer = [
-            key for key in rest if key not in wanted.buffers and key.endswith(tuple(f".{name}" for name in names))
-        ]
-        found = [rest.pop(key) for key in (keys or (longer if len(longer) == 1 else []))]
+        found = [rest.pop(key) for key in keys or _longer_names(names, rest, wanted.buffers)]
         if not found or not all(map(partial(_is_alike, value), found)):
             lost.append(names[0])
             unchanged += [] if found else [names[0]]
     return lost + list(rest), tuple(unchanged)
+
+
+def _longer_names(names: Sequence[str], found: Iterable[str], others: Container[str]) -> list[str]:
+    """What is found of these names in a wrapper of the module: the shortest that ends in each."""
+    rest = sorted((key for key in found if key not in others), key=len)
+    longer = (next((key for key in rest if key.endswith(f".{name}")), "") for name in names)
+    return list(dict.fromkeys(filter(None, longer)))
 
 
 def _is_alike(value: torch.Tensor, found: torch.Tensor) -> bool:
