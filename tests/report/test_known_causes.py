@@ -448,30 +448,23 @@ def build():
     assert why(finding).endswith("the symbol that stands for it cannot be hashed.")
 
 
-def test_what_is_assigned_to_data_is_written_in_place_of_it() -> None:
-    shown = ExceptionRecord(type="RuntimeError", message="a fake tensor in the exported program constant's list")
-    line = "layer.weight.data = layer.weight.data * 0.5"
-    found = msgspec.structs.replace(
-        WINDOWS, kind=FailureKind.INPUT_MUTATION, exception=shown, source=line, expression=None, known_issues=()
-    )
-    assert f"write `layer.weight.detach().copy_(layer.weight.detach() * 0.5)` in place of `{line}`" in next_step(found)
-    space: dict[str, Any] = {"layer": nn.Linear(2, 2)}
-    wanted = space["layer"].weight.detach() * 0.5
-    exec(next_step(found).split("`")[3], space)
-    assert torch.equal(space["layer"].weight, wanted)
-
-
-def test_what_is_added_to_data_is_written_by_a_method() -> None:
+@pytest.mark.parametrize(
+    ("line", "said", "wanted"),
+    [
+        ("w.data = b.data * 2", "w.detach().copy_(b.detach() * 2)", 2.0),
+        ("w.data += b.data * 2", "w.detach().add_(b.detach() * 2)", 3.0),
+    ],
+)
+def test_what_is_assigned_or_added_to_data_is_written_by_a_method(line: str, said: str, wanted: float) -> None:
     """`x.detach() += y` was advised, which is no code."""
     shown = ExceptionRecord(type="RuntimeError", message="a fake tensor in the exported program constant's list")
     found = msgspec.structs.replace(
-        WINDOWS, kind=FailureKind.INPUT_MUTATION, exception=shown, source="w.data += b.data * 2", expression=None,
-        known_issues=(),
-    )  # fmt: skip
+        WINDOWS, kind=FailureKind.INPUT_MUTATION, exception=shown, source=line, expression=None, known_issues=()
+    )
+    assert f"rite `{said}` in place of `{line}`" in next_step(found)
     space: dict[str, Any] = {"w": nn.Parameter(torch.ones(2)), "b": torch.ones(2)}
-    assert next_step(found).startswith("Write `w.detach().add_(b.detach() * 2)` in place of `w.data += b.data * 2`")
-    exec(next_step(found).split("`")[1], space)
-    assert torch.equal(space["w"], torch.full((2,), 3.0))
+    exec(said, space)
+    assert torch.equal(space["w"], torch.full((2,), wanted))
 
 
 @pytest.mark.slow

@@ -14,6 +14,11 @@ from exportdoctor.core.exception_text import LONGEST, text_of
 TRACEBACK = "Traceback (most recent call last):\n"
 """With this Python begins to print an exception."""
 
+LEAKED_CONSTANT = "fake tensor in the exported program constant's list"
+"""Said when all is traced, of a tensor that went past the tracer."""
+UNSUPPORTED_INPUT = "Unsupported input type"
+"""Said before anything is traced, of what the exported module is given."""
+
 _QUOTES = (
     "Caused by", "User [Ss]tack", r"C\+\+ Stack", "Framework stack", "Stack from", "from user code",
     "The following call raised", "Original traceback",

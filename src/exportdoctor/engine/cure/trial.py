@@ -10,7 +10,8 @@ from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.failure.finding import ShimResult
 from exportdoctor.core.failure.identity import of_other_operators, same_line
 from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
-from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
+from exportdoctor.core.failure.messages import LEAKED_CONSTANT
+from exportdoctor.core.records.outcome import Agreement, ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.engine.cure.catalogue import Chain, Ids
 from exportdoctor.report.wording.export import numbers_of_pass_differ
@@ -87,8 +88,11 @@ class CuringSet:
 def failure_of_numbers(outcome: Outcome) -> Outcome | None:
     """The outcome as one that fails because its program computes otherwise than eager; None where it does not."""
     wrong = next((row for row in outcome.numbers if not (row.holds or row.says_nothing or row.refused)), None)
-    if wrong is None:
-        return None
+    return with_wrong_row(outcome, wrong) if wrong is not None else None
+
+
+def with_wrong_row(outcome: Outcome, wrong: Agreement) -> Outcome:
+    """The outcome as one that fails because of this row."""
     raised = ExceptionFact(type=NUMBERS_DIFFER, message=numbers_of_pass_differ(wrong))
     failure = Failure(stage="numbers", exceptions=(raised,), frames=wrong.at)
     return msgspec.structs.replace(outcome, status=OutcomeStatus.FAILED, failure=failure)
@@ -122,7 +126,7 @@ def is_later_failure(before: Outcome, after: Outcome, *, exporter: str) -> bool:
 
 def _is_of_constants(failure: Failure) -> bool:
     """Whether torch refuses a constant of the program, when all was traced."""
-    return any("in the exported program constant's list" in fact.message for fact in failure.exceptions)
+    return any(LEAKED_CONSTANT in fact.message for fact in failure.exceptions)
 
 
 def _lines_apart(one: Failure, other: Failure) -> int:

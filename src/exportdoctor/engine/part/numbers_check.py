@@ -13,11 +13,11 @@ from collections.abc import Sequence
 import msgspec
 
 from exportdoctor.core.exporters import EXPORTERS
-from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
-from exportdoctor.core.records.outcome import Agreement, ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
+from exportdoctor.core.records.outcome import Agreement, Outcome
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run.report import NumbersCheck
 from exportdoctor.engine.cure.prescription import proof_of_rows
+from exportdoctor.engine.cure.trial import with_wrong_row
 from exportdoctor.engine.part.part_diagnosis import PartDiagnosis
 from exportdoctor.engine.probe_driver import ProbeSteps
 from exportdoctor.engine.verdicts.judge import ModuleVerdict, SiteOutcome
@@ -39,13 +39,11 @@ def numbers_steps(part: PartDiagnosis, verdict: ModuleVerdict, template: Probe) 
     site = verdict.deciding.asked
     probe = msgspec.structs.replace(template, fqn=site.fqn, call=site.call, to="compare", slow=None, heavy=None)
     outcome = yield probe
-    part.numbers, at = _judge_numbers(outcome)
+    part.numbers = _judge_numbers(outcome)
     stages = {**verdict.outcome.stages, "numbers": {"agrees": "pass", "differs": "fail"}.get(part.numbers.verdict, "")}
     seen = msgspec.structs.replace(verdict.outcome, stages={name: end for name, end in stages.items() if end})
-    if part.numbers.verdict == "differs":
-        raised = ExceptionFact(type=NUMBERS_DIFFER, message=part.numbers.note)
-        failure = Failure(stage="numbers", exceptions=(raised,), frames=at)
-        seen = msgspec.structs.replace(seen, status=OutcomeStatus.FAILED, failure=failure)
+    if (wrong := _wrong_row(outcome)) is not None:
+        seen = with_wrong_row(seen, wrong)
     part.verdicts[verdict.fqn] = dataclasses.replace(
         verdict,
         status="fails_own" if seen.failure is not None else verdict.status,
@@ -56,7 +54,7 @@ def numbers_steps(part: PartDiagnosis, verdict: ModuleVerdict, template: Probe) 
 def numbers_steps_of_small_model(part: PartDiagnosis, small: Probe) -> ProbeSteps[None]:
     """The same with the program of the part's small model; `small` is the probe of its root."""
     outcome = yield msgspec.structs.replace(small, to="compare", slow=None, heavy=None)
-    found, _ = _judge_numbers(outcome)
+    found = _judge_numbers(outcome)
     if found.verdict == "unknown":
         found = NumbersCheck(verdict="unknown", note=wording.no_values(found.note))
     elif found.proof is not None:
@@ -64,20 +62,25 @@ def numbers_steps_of_small_model(part: PartDiagnosis, small: Probe) -> ProbeStep
     part.numbers = found
 
 
-def _judge_numbers(outcome: Outcome) -> tuple[NumbersCheck, tuple[Frame, ...]]:
-    """What the rows say, and the line because of which they differ, if it is known. A program may refuse other sizes
-    than the example's; it may not compute them wrongly."""
+def _wrong_row(outcome: Outcome) -> Agreement | None:
+    """The first row that is wrong. A program may refuse other sizes than the example's; it may not compute them
+    wrongly."""
     rows = _without_repeated_refusals(outcome.numbers)
-    wrong = next((row for row in rows if not (row.holds or row.says_nothing or _is_refused(row))), None)
+    return next((row for row in rows if not (row.holds or row.says_nothing or _is_refused(row))), None)
+
+
+def _judge_numbers(outcome: Outcome) -> NumbersCheck:
+    """What the rows say."""
+    rows = _without_repeated_refusals(outcome.numbers)
     proof = proof_of_rows(rows, refused=_is_refused) if rows else None
-    if wrong is not None:
-        return NumbersCheck(verdict="differs", proof=proof, note=wording.numbers_of_pass_differ(wrong)), wrong.at
+    if (wrong := _wrong_row(outcome)) is not None:
+        return NumbersCheck(verdict="differs", proof=proof, note=wording.numbers_of_pass_differ(wrong))
     if silent := next((row.trouble for row in rows if row.kind == "example" and row.says_nothing), ""):
-        return NumbersCheck(verdict="unknown", note=silent), ()
+        return NumbersCheck(verdict="unknown", note=silent)
     if proof is None or not proof.inputs_tried:
-        return NumbersCheck(verdict="unknown", note=wording.not_compared(outcome)), ()
+        return NumbersCheck(verdict="unknown", note=wording.not_compared(outcome))
     refused = next((row.trouble for row in rows if _is_refused(row)), "")
-    return NumbersCheck(verdict="agrees", proof=proof, note=refused), ()
+    return NumbersCheck(verdict="agrees", proof=proof, note=refused)
 
 
 def _without_repeated_refusals(rows: Sequence[Agreement]) -> tuple[Agreement, ...]:

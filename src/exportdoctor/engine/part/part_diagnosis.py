@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from exportdoctor.core.failure.identity import each_violation, line_identity, same_failure
+from exportdoctor.core.failure.messages import UNSUPPORTED_INPUT
 from exportdoctor.core.protocol.scan import Captured
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.target import TargetRef
@@ -165,7 +166,7 @@ class PartDiagnosis:
     def _is_of_boundary(self, group: FailureGroup) -> bool:
         """Whether torch refuses what submodules are given. Of what the part is given it refuses first."""
         failure = group.leading_verdict.outcome.failure
-        refused = failure is not None and any("Unsupported input type" in one.message for one in failure.exceptions)
+        refused = failure is not None and any(UNSUPPORTED_INPUT in one.message for one in failure.exceptions)
         is_of_code = failure is None or failure.culprit is not None
         return refused and not is_of_code and all(one.fqn != self.captured.prefix for one in group.verdicts)
 

@@ -6,7 +6,7 @@ from exportdoctor.core.failure.explanations import documented_limit
 from exportdoctor.core.failure.finding import Finding, KnownIssueRecord
 from exportdoctor.core.failure.identity import across_parts
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.failure.messages import first_line, without_hints
+from exportdoctor.core.failure.messages import UNSUPPORTED_INPUT, first_line, without_hints
 from exportdoctor.core.run.report import Report
 from exportdoctor.report.wording import known_causes, operators
 from exportdoctor.report.wording.formatting import count, finding_count, issue_name, module_name, short_path
@@ -347,7 +347,7 @@ def masked_by(finding: Finding) -> str:
 
 
 def _is_of_given_types(finding: Finding) -> bool:
-    return "Unsupported input type" in finding.exception.message
+    return UNSUPPORTED_INPUT in finding.exception.message
 
 
 def only_alone(finding: Finding) -> str:

@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.failure.messages import suggested_fixes
+from exportdoctor.core.failure.messages import LEAKED_CONSTANT, suggested_fixes
 from exportdoctor.report.wording import line_advice
 
-_CONSTANT = "fake tensor in the exported program constant's list"
 _QUANTIZE_LATER = (
     "Export the model as it is before torch.ao.quantization packs its weights, and quantize the exported program (PT2E "
     "quantization of torchao), or leave this layer in float."
@@ -256,7 +255,7 @@ _CAUSES = (
     ),
     _Cause(
         FailureKind.PYTHON_ERROR,
-        _CONSTANT,
+        LEAKED_CONSTANT,
         _of_the_line(line_advice.taken_from_data),
         lambda *_: "The code takes a tensor's `.data`, which the tracer does not see.",
     ),
@@ -343,7 +342,7 @@ _CAUSES = (
             "the buffer when forward is over, by a node that it refuses then."
         ),
     ),
-    _Cause(FailureKind.INPUT_MUTATION, _CONSTANT, _of_the_line(line_advice.taken_from_data)),
+    _Cause(FailureKind.INPUT_MUTATION, LEAKED_CONSTANT, _of_the_line(line_advice.taken_from_data)),
     _Cause(
         FailureKind.INVALID_DYNAMIC_SHAPES,
         r"its top-level keys must be the arg names (\[.*?\]) of `inputs`",

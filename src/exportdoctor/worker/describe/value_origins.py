@@ -20,7 +20,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from exportdoctor.core.exception_text import text_of
 from exportdoctor.core.failure.frames import frames_in_text
-from exportdoctor.core.failure.messages import first_line
+from exportdoctor.core.failure.messages import LEAKED_CONSTANT, first_line
 from exportdoctor.core.records.outcome import Frame
 from exportdoctor.torch_internals.fake_tensors import around_each_dispatch
 from exportdoctor.torch_internals.tracer_frames import leaked_constant
@@ -35,12 +35,11 @@ _UNKNOWN_OUTPUT = "in output, which is not a known type"
 _UNKNOWN_TO_DYNAMO = "Encountered unrecognized type "
 _OF_AUTOGRAD = re.compile(r"\b(?:autograd\.)?grad\(|\.backward\(|\bvjp\(|\bjacrev\(")
 """A line that computes gradients: autograd brings a tensor back that it saved, past the tracer."""
-_LEAKED_CONSTANT = "fake tensor in the exported program constant's list"
 
 
 def _is_found_late(chain: tuple[BaseException, ...]) -> bool:
     """Whether torch refuses a value when the forward is over, so that its stack has no line of it."""
-    said = (_UNKNOWN_OUTPUT, _UNKNOWN_TO_DYNAMO, _LEAKED_CONSTANT)
+    said = (_UNKNOWN_OUTPUT, _UNKNOWN_TO_DYNAMO, LEAKED_CONSTANT)
     return any(words in text_of(error) for error in chain for words in said)
 
 
