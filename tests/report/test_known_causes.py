@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from exportdoctor.core.failure.finding import ExceptionRecord, Finding
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.report.wording import next_step, why
+from exportdoctor.report.wording.findings import limit_note
 from scanning import scan_file
 from synthetic import WINDOWS
 
@@ -493,3 +494,100 @@ def build():
     assert finding.value_origin is not None
     assert finding.value_origin.source == "weight = self.layer.weight.data"
     assert next_step(finding).startswith("Write `self.layer.weight.detach()` in place of `self.layer.weight.data`")
+
+
+INDEXED = """
+import torch
+from torch import nn
+from torch.export import Dim
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.key = nn.Linear(4, 4)
+        self.register_buffer("cache", torch.zeros(2, 9, 4))
+
+class Sliced(Layer):
+    def forward(self, x, at):
+        n = at.item()
+        self.cache[:, n:n + x.shape[1]] = self.key(x)
+        return x @ self.cache.mT
+
+class Placed(Layer):
+    def forward(self, x, at):
+        n = at.item()
+        self.cache[:, n] = self.key(x[:, 0])
+        return x @ self.cache.mT
+
+class Marked(Layer):
+    def forward(self, x, at):
+        y = self.key(x)
+        y[:, x.shape[1] - 1] = 0.0
+        return y * at
+
+def build(kind):
+    return lambda: (kind(), (torch.randn(2, 3, 4), torch.tensor(2)), {}, ({1: Dim("tokens", min=2, max=8)}, None))
+
+sliced, placed, marked = map(build, (Sliced, Placed, Marked))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("factory", "cures", "said"),
+    [
+        ("sliced", ["no-grad"], "Call torch.export.export under torch.no_grad()"),
+        ("placed", ["index-as-item", "no-grad"], "Write `self.cache[:, n].copy_(self.key(x[:, 0]))` in place of"),
+        ("marked", ["index-as-item"], "Write `y[:, x.shape[1] - 1].fill_(0.0)` in place of"),
+    ],
+)
+def test_an_assignment_by_an_index_of_symbols_is_cured_and_told(
+    factory: str, cures: list[str], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "model.py").write_text(INDEXED)
+    report = scan_file(tmp_path / "model.py", factory=factory, cure=True)
+    finding = report.findings[0]
+    assert said in next_step(finding)
+    assert not finding.documented
+    assert limit_note(finding) == ""
+    (part,) = report.parts
+    assert part.prescription is not None
+    assert sorted(step.shim for step in part.prescription.steps) == cures
+    assert part.prescription.soundness == "exact"
+
+
+@pytest.mark.parametrize(
+    ("line", "expression", "said"),
+    [
+        ("mask[row, : at - row] = True", "mask[row, : at - row]", "mask[row, :at - row].fill_(True)"),
+        ("cache[:, at] += key", "cache[:, at]", "cache[:, at].add_(key)"),
+        ("cache[:, at] = key", None, "cache[:, at].copy_(key)"),
+        ("cache[:, 1] = table[at]", None, ""),
+        ("cache[:, at] = key[int(at)]", "key[int(at)]", ""),
+    ],
+)
+def test_a_view_is_advised_where_the_index_of_an_assignment_is_at_fault(
+    line: str, expression: str | None, said: str
+) -> None:
+    message = "Could not extract specialized integer from data-dependent expression u0"
+    shown = ExceptionRecord(type="GuardOnDataDependentSymNode", message=message)
+    kind = FailureKind.DATA_DEPENDENT_VALUE
+    found = msgspec.structs.replace(WINDOWS, kind=kind, exception=shown, source=line, expression=expression)
+    told = next_step(msgspec.structs.replace(found, known_issues=(), origins=()))
+    if not said:
+        assert "view" not in told
+        return
+    assert f"Write `{said}` in place of" in told
+    space: dict[str, Any] = {
+        "mask": torch.zeros(2, 3),
+        "cache": torch.zeros(2, 3),
+        "key": torch.ones(2),
+        "row": 0,
+        "at": 2,
+    }
+    other = {name: one.clone() if isinstance(one, Tensor) else one for name, one in space.items()}
+    exec(said, space)
+    exec(line, other)
+    assert torch.equal(space["mask"], other["mask"])
+    assert torch.equal(space["cache"], other["cache"])

@@ -432,6 +432,13 @@ class Classing(nn.Module):
         return nn.functional.one_hot(x).sum(0)
 
 
+class Marking(nn.Module):
+    def forward(self, x: Tensor, at: Tensor) -> Tensor:
+        mask = torch.zeros(x.shape, dtype=torch.bool)
+        mask[:, at] = True
+        return x.masked_fill(mask, 0.0)
+
+
 class Selecting(nn.Module):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return x * torch.scalar_tensor(torch.equal(x, y), dtype=x.dtype)
@@ -808,6 +815,12 @@ CASES: dict[str, Case] = {
         [(torch.tensor([1, 3, 0]),), (torch.tensor([5, 0]),), (torch.tensor([0, 0, 0, 2]),)],
         "data-dependent",
         (_FREE,),
+    ),
+    "index-as-item": case(
+        Marking,
+        [(torch.randn(rows, 4), torch.tensor(at)) for rows, at in ((3, 1), (5, 3), (2, -4))],
+        "Could not extract specialized integer",
+        (_FREE, None),
     ),
     "einsum-path-of-example": case(
         Chained,

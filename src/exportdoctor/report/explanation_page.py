@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from exportdoctor.core.failure.explanations import Explanation, Rewrite, documented_limit, explain
+from exportdoctor.core.failure.explanations import Explanation, Rewrite, documented_limit_of, explain
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import KINDS, FailureKind
 from exportdoctor.core.failure.statement_forms import statement_form
@@ -62,7 +62,7 @@ def explanation_of(finding: Finding, *, note: str = "") -> Iterator[Block]:
     told = _explanation_for(finding)
     yield Block("section", f"{rewrites.WHY}: {told.title}")
     yield Block("text", told.paragraph)
-    if page := documented_limit(finding.kind, file=finding.file, op=finding.op, fixed_by=finding.fixed_by):
+    if page := documented_limit_of(finding):
         yield Block("page", page)
     if finding.rewrites or note:
         yield Block("section", rewrites.OWN_LINE)

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from exportdoctor.core.failure.explanations import documented_limit
+from exportdoctor.core.failure.explanations import documented_limit, documented_limit_of
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import first_line, without_hints
@@ -34,7 +34,7 @@ class Recipient:
 
 def recipient_of(finding: Finding) -> Recipient:
     """Who should get a finding's bundle."""
-    page = documented_limit(finding.kind, file=finding.file, op=finding.op, fixed_by=finding.fixed_by)
+    page = documented_limit_of(finding)
     if finding.kind in (FailureKind.LOAD, FailureKind.RUN):
         package = "onnxruntime"
     elif finding.kind is FailureKind.INVALID_DYNAMIC_SHAPES:

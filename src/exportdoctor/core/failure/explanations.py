@@ -5,6 +5,7 @@ The texts are data (data/explanations.yaml); a test runs every rewrite on the in
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
@@ -13,9 +14,12 @@ from typing import Any
 import msgspec
 
 from exportdoctor.core.errors import ExportdoctorError
+from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import KINDS, FailureKind
 
 _OWN_OPERATORS = ("aten.", "aten::", "prims.")
+_OF_TORCH = re.compile(r"Pending unbacked symbols|only integers, slices .*\(got SymInt\)")
+"""Messages of what torch's own code does not take, although its kind is documented as not supported."""
 
 
 class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,16 +77,31 @@ def next_step(kind: str) -> str:
     return (_explanations().get(kind) or explain(FailureKind.PYTHON_ERROR)).next_step
 
 
-def documented_limit(kind: FailureKind, *, file: str | None, op: str | None, fixed_by: str = "") -> str:
+def documented_limit(
+    kind: FailureKind, *, file: str | None, op: str | None, fixed_by: str = "", message: str = ""
+) -> str:
     """The page on which torch documents a failure as not supported; empty where there is none, or torch's code fails.
 
     `file` is where the user's code fails, which only what torch refuses before or after tracing has no need of; `op`
-    is the operator that raised, `fixed_by` the function of torch whose code fixes a size.
+    is the operator that raised, `fixed_by` the function of torch whose code fixes a size, `message` the exception's.
     """
-    of_torch = bool(fixed_by) or (file is None and not (kind.is_of_the_call or kind.is_found_after_tracing))
+    of_torch = bool(fixed_by or _OF_TORCH.match(message)) or (
+        file is None and not (kind.is_of_the_call or kind.is_found_after_tracing)
+    )
     own_operator = is_operator_of_torch(op) and kind == FailureKind.MISSING_FAKE_KERNEL
     known = _explanations().get(kind)
     return known.documented if known and not of_torch and not own_operator else ""
+
+
+def documented_limit_of(finding: Finding) -> str:
+    """As `documented_limit`, of a finding."""
+    return documented_limit(
+        finding.kind,
+        file=finding.file,
+        op=finding.op,
+        fixed_by=finding.fixed_by,
+        message=finding.exception.message,
+    )
 
 
 def is_operator_of_torch(op: str | None) -> bool:

@@ -229,6 +229,8 @@ RULES = (
          r"string passed to \w*Tensor\.__format__"),
     Rule(FailureKind.DYNAMIC_DIM_SPECIALISED, "Python wants a size as a plain number, as a key or in text", "2.6-2.13",
          _PLAIN_NUMBER, only_sizes=True),
+    Rule(FailureKind.DATA_DEPENDENT_VALUE, "an index of a tensor wants a plain number", "2.13",
+         r"^only integers, slices .*\(got SymInt\)", types=("IndexError",)),
     Rule(FailureKind.DATA_DEPENDENT_VALUE, "Python wants a plain number where the tracer has a symbol", "2.6-2.13",
          _PLAIN_NUMBER),
     # dynamic_shapes that do not describe the inputs

@@ -60,7 +60,9 @@ def make_finding(
         ),
         stack=_cut_stack(failure.frames),
         explanation=explain(kind).paragraph,
-        documented=documented_limit(kind, file=file, op=op, fixed_by=failure.fixed_by),
+        documented=documented_limit(
+            kind, file=file, op=op, fixed_by=failure.fixed_by, message=outer.message if outer else ""
+        ),
         fixed_by=failure.fixed_by,
         wrong_fake=failure.wrong_fake,
         known_issues=find_known_issues(outcome, exporter=exporter, dynamic=dynamic, versions=versions),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from exportdoctor.core.failure.explanations import documented_limit
+from exportdoctor.core.failure.explanations import documented_limit_of
 from exportdoctor.core.failure.finding import Finding, KnownIssueRecord
 from exportdoctor.core.failure.identity import across_parts
 from exportdoctor.core.failure.kinds import FailureKind
@@ -255,7 +255,7 @@ def limit_note(finding: Finding) -> str:
     operation of torch's that made the guard. `explain` names the page."""
     if finding.guard is not None and any(not issue.elsewhere for issue in finding.known_issues):
         return ""
-    if not documented_limit(finding.kind, file=finding.file, op=finding.op, fixed_by=finding.fixed_by):
+    if not documented_limit_of(finding):
         return ""
     return "This is a documented limit of torch.export, not a bug in torch."
 

@@ -210,6 +210,20 @@ _CAUSES = (
     ),
     _Cause(
         FailureKind.DATA_DEPENDENT_VALUE,
+        r"^only integers, slices ",
+        _of_the_line(line_advice.assigned_by_index),
+        lambda *_: "An index of a tensor has a number that depends on values where torch takes only numbers of Python.",
+    ),
+    _Cause(
+        FailureKind.DATA_DEPENDENT_VALUE,
+        r"(?s)^Pending unbacked symbols .*\bgrad_fn=",
+        lambda *_: (
+            "Call torch.export.export under torch.no_grad(): where gradients are recorded, what is written into a view "
+            "makes torch compute the view once more, and its sizes or its place are new symbols."
+        ),
+    ),
+    _Cause(
+        FailureKind.DATA_DEPENDENT_VALUE,
         r"^aten\.\w+\.\w+$|^Pending unbacked symbols",
         _other_operator,
         lambda finding, match: (

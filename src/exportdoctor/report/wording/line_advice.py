@@ -140,18 +140,48 @@ def compared_as_tensors(finding: Finding) -> str:
 
 def _index_of_values(finding: Finding) -> str:
     """`y[x.argmax()] = 5`: the place that is written to is read as a number, unless the index has a dimension."""
-    written = [
-        target
-        for text in _code(finding)
-        for node in _statements(text)
-        for target in (node.targets if isinstance(node, ast.Assign) else ())
-    ]
-    for target in written:
+    for target, _ in _written_places(finding):
         match target:
             case ast.Subscript(slice=ast.Call(func=ast.Attribute(attr=name)) as index) if name not in {"item", "size"}:
                 place = f"{ast.unparse(target.value)}[{ast.unparse(index)}"
                 return f"Write `{place}[None]] = ...`: a tensor without dimensions is read as a number there."
+    return assigned_by_index(finding)
+
+
+def assigned_by_index(finding: Finding) -> str:
+    """`y[:, n] = x`: no view, as `y[:, n]` is, but a place, for which Python's index wants numbers."""
+    for target, node in _written_places(finding):
+        if not _may_be_symbolic(target.slice) or not _is_evaluated(finding, target):
+            continue
+        if isinstance(node, ast.AugAssign):
+            method = _IN_PLACE.get(type(node.op), "")
+        else:
+            method = "fill_" if isinstance(node.value, ast.Constant) else "copy_"
+        if method:
+            return (
+                f"Write `{ast.unparse(target)}.{method}({ast.unparse(node.value)})` in place of `{ast.unparse(node)}`: "
+                "a view takes a symbol in its index, an assignment takes none."
+            )
     return ""
+
+
+def _may_be_symbolic(index: ast.expr) -> bool:
+    return any(isinstance(node, ast.Name | ast.Attribute | ast.Call) for node in ast.walk(index))
+
+
+def _is_evaluated(finding: Finding, place: ast.Subscript) -> bool:
+    """Whether the failing expression, where Python tells it, is that place or the statement with it."""
+    told = _statements((finding.expression or "").strip())
+    return not told or not isinstance(told[0], ast.Expr) or ast.unparse(told[0]) == ast.unparse(place)
+
+
+def _written_places(finding: Finding) -> Iterator[tuple[ast.Subscript, ast.Assign | ast.AugAssign]]:
+    """The indices to which the line assigns, each with the statement."""
+    for text in _code(finding):
+        for node in _statements(text):
+            match node:
+                case ast.Assign(targets=[ast.Subscript() as target]) | ast.AugAssign(target=ast.Subscript() as target):
+                    yield target, node
 
 
 def _statements(text: str) -> list[ast.stmt]:

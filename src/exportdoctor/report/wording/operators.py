@@ -10,6 +10,7 @@ from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.records.outcome import WrongFake
 from exportdoctor.report.wording.formatting import short_path
+from exportdoctor.report.wording.line_advice import assigned_by_index
 
 _STATIC_TITLE = "An operator takes no dynamic sizes"
 _STATIC_PARAGRAPH = (
@@ -70,7 +71,8 @@ def step(finding: Finding) -> str:
         first = f"Write {instead}, with which it gives the right shape" if instead else "Compute the value otherwise"
         return f"{first}. A report of it belongs to PyTorch."
     if finding.fixed_by:
-        return (
+        written = assigned_by_index(finding) if finding.fixed_by == "__setitem__" else ""
+        return written or (
             f"Use other functions of torch in place of {finding.fixed_by}, or export with a static size. No line of "
             "the model fixes the size: a report of it belongs to PyTorch."
         )
