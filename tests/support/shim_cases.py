@@ -439,6 +439,17 @@ class Marking(nn.Module):
         return x.masked_fill(mask, 0.0)
 
 
+class Sloping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            at = x.detach().requires_grad_()
+            return torch.autograd.grad(self.layer(at).tanh().sum(), at)[0]
+
+
 class Selecting(nn.Module):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return x * torch.scalar_tensor(torch.equal(x, y), dtype=x.dtype)
@@ -822,6 +833,7 @@ CASES: dict[str, Case] = {
         "Could not extract specialized integer",
         (_FREE, None),
     ),
+    "gradients-as-operators": case(Sloping, [(torch.randn(rows, 4),) for rows in (3, 5, 1)], "fake tensor", (_FREE,)),
     "einsum-path-of-example": case(
         Chained,
         [(torch.randn(rows, 4), torch.randn(4, inner), torch.randn(inner, 2)) for rows, inner in ((3, 5), (7, 6))],

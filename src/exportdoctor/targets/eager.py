@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 import errno
+import functools
 import logging
 import re
 import traceback
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from exportdoctor.core.errors import ExportdoctorError, MissingPackageError, TargetError
 from exportdoctor.core.exception_text import summary, text_of
@@ -22,6 +24,7 @@ from exportdoctor.targets.held_state import restore_held_state
 from exportdoctor.targets.plain_state import plain_state
 from exportdoctor.torch_internals.fake_tensors import is_fake, select_as_real_tensors_do
 from exportdoctor.torch_internals.tensor_subclasses import copy_with_class, has_own_functions
+from exportdoctor.torch_internals.trees import tree_map
 
 if TYPE_CHECKING:
     import torch
@@ -29,11 +32,13 @@ if TYPE_CHECKING:
 
     from exportdoctor.targets.built import Inputs
 
+_Result = TypeVar("_Result")
 _INSTALL = re.compile(r"pip install (?:-U |--upgrade )?([\w.\[\],=-]+)")
 _REQUIRES = re.compile(r"requires the ([\w.-]+) library")
 _BUILT_FOR_TORCH = frozenset({"torchvision", "torchaudio", "torchcodec"})
 _LONGEST_LINE, _LINES = 300, 8
 """Characters of a line of a stack, and lines of the exception at its end."""
+_NEEDS_GRADIENTS = re.compile(r"does not require grad")
 FIX_FIRST = "The model fails before any export; fix the model or its inputs first"
 
 
@@ -65,6 +70,40 @@ def _compressed_layouts() -> tuple[Any, ...]:
     import torch
 
     return torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc
+
+
+@functools.cache
+def _with_gradients() -> weakref.WeakSet[nn.Module]:
+    """The modules whose forward fails where no gradients are recorded, because it computes some itself."""
+    return weakref.WeakSet()
+
+
+def needs_gradients(module: nn.Module) -> bool:
+    """Whether eager runs of the module record gradients, because its forward failed without."""
+    return module in _with_gradients()
+
+
+def run_forward(module: nn.Module, run: Callable[[], _Result]) -> _Result:
+    """What `run` gives, which calls the module, without gradients; with them where its forward needs some.
+
+    Raises what the module raises. `run` may be called twice.
+    """
+    import torch
+
+    with torch.set_grad_enabled(needs_gradients(module)):
+        try:
+            return run()
+        except RuntimeError as error:
+            if needs_gradients(module) or not _NEEDS_GRADIENTS.search(str(error)):
+                raise
+            first = error
+    _with_gradients().add(module)
+    try:
+        with torch.enable_grad():
+            return run()
+    except Exception:
+        _with_gradients().discard(module)
+        raise first from None
 
 
 def run_once(module: nn.Module, inputs: Inputs) -> Any:
@@ -100,24 +139,35 @@ def run_calls(
     restored afterwards. Raises what the module raises, and NoEnd, if they `must_end`, where a call takes far longer
     than others did.
     """
+
+    def run() -> tuple[CallResult, ...]:
+        results = []
+        with _quiet(), restore_afterwards(module), _on_gpu():
+            first = _copied_buffers(module)
+            for call in calls:
+                given = copy_inputs(call)
+                with limit_call(module) if must_end else time_call(module):
+                    made = how(given) if how is not None else module(*given[0], **given[1])
+                output, after = copy_inputs(_without_graph((made, given), module))
+                buffers = {
+                    name: buffer
+                    for name, buffer in _copied_buffers(module).items()
+                    if name in first and not same_values(buffer, first[name])
+                }
+                numbers = plain_state(module) if notes_state else {}
+                results.append(CallResult(output=output, after=after, buffers=buffers, numbers=numbers))
+        return tuple(results)
+
+    return run_forward(module, run)
+
+
+def _without_graph(value: Any, module: nn.Module) -> Any:
+    """The value with tensors that carry no gradients, where the module's forward records some."""
     import torch
 
-    results = []
-    with torch.no_grad(), _quiet(), restore_afterwards(module), _on_gpu():
-        first = _copied_buffers(module)
-        for call in calls:
-            given = copy_inputs(call)
-            with limit_call(module) if must_end else time_call(module):
-                made = how(given) if how is not None else module(*given[0], **given[1])
-            output, after = copy_inputs((made, given))
-            buffers = {
-                name: buffer
-                for name, buffer in _copied_buffers(module).items()
-                if name in first and not same_values(buffer, first[name])
-            }
-            numbers = plain_state(module) if notes_state else {}
-            results.append(CallResult(output=output, after=after, buffers=buffers, numbers=numbers))
-    return tuple(results)
+    if not needs_gradients(module):
+        return value
+    return tree_map(lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf, value)
 
 
 def _copied_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
@@ -160,11 +210,13 @@ def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def run_method_once(module: nn.Module, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Calls a method of the module without gradients; its exceptions pass through."""
-    import torch
 
-    with torch.no_grad(), _quiet(), restore_afterwards(module), _on_gpu():
-        args, kwargs = copy_inputs((args, kwargs))
-        return method(*args, **kwargs)
+    def run() -> Any:
+        with _quiet(), restore_afterwards(module), _on_gpu():
+            own_args, own_kwargs = copy_inputs((args, kwargs))
+            return _without_graph(method(*own_args, **own_kwargs), module)
+
+    return run_forward(module, run)
 
 
 @contextmanager

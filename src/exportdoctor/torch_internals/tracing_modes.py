@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -155,6 +155,57 @@ REFUSALS = Hook(
 )
 
 
+def trace_operators(function: Callable[..., Any], tensors: Sequence[Any]) -> Any:
+    """A GraphModule with the operators that `function` runs on the tensors, those of backward passes too.
+
+    Call it within an export that is not strict: what traces there sees none of these operators.
+    """
+    from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
+
+    with disable_proxy_modes_tracing(), _without_recorder():
+        return make_fx(function, tracing_mode="real", pre_dispatch=False)(*tensors)
+
+
+@contextmanager
+def _without_recorder() -> Iterator[None]:
+    """Without the function mode by which an export records calls that are no operators, as those of transforms are."""
+    import torch.overrides
+    from torch.fx.experimental.proxy_tensor import PreDispatchTorchFunctionMode
+
+    overrides: Any = torch.overrides
+    modes = [overrides._pop_mode() for _ in range(overrides._len_torch_function_stack())]
+    kept = [mode for mode in reversed(modes) if not isinstance(mode, PreDispatchTorchFunctionMode)]
+    try:
+        for mode in kept:
+            overrides._push_mode(mode)
+        yield
+    finally:
+        for _ in kept:
+            overrides._pop_mode()
+        for mode in reversed(modes):
+            overrides._push_mode(mode)
+
+
+def _has_make_fx() -> bool:
+    from torch import overrides
+    from torch.fx.experimental import proxy_tensor
+
+    names = ("make_fx", "disable_proxy_modes_tracing", "PreDispatchTorchFunctionMode")
+    stack = ("_pop_mode", "_push_mode", "_len_torch_function_stack")
+    return all(hasattr(proxy_tensor, name) for name in names) and all(hasattr(overrides, name) for name in stack)
+
+
+OPERATOR_TRACES = Hook(
+    id="operator-traces",
+    api="torch.fx.experimental.proxy_tensor.{make_fx, disable_proxy_modes_tracing, PreDispatchTorchFunctionMode}, "
+    "torch.overrides.{_pop_mode, _push_mode, _len_torch_function_stack}",
+    used_for="a shim that makes gradients operators of a program",
+    lost="the shim gradients-as-operators is not applicable",
+    seen_on=("2.13.0", "2.14.1"),
+    is_there=_has_make_fx,
+)
+
+
 def symbolic_shape_settings() -> Any:
     """`torch.fx.experimental._config`."""
     import torch.fx.experimental._config as config
@@ -254,4 +305,4 @@ TRANSFORMS = Hook(
     is_there=_has_transforms,
 )
 
-HOOKS = (MODES, FUNCTION_MODES, REFUSALS, SETTINGS, GLOBAL_HOOKS, TRANSFORMS)
+HOOKS = (MODES, FUNCTION_MODES, REFUSALS, OPERATOR_TRACES, SETTINGS, GLOBAL_HOOKS, TRANSFORMS)

@@ -17,6 +17,7 @@ NOT_COMPARABLE = "its calls at other sizes cannot be compared"
 FAILS_AT_OTHER_SIZES = "the forward fails at other sizes"
 """Why a submodule is asked at fixed sizes although its part has dynamic ones."""
 
+COMPUTES_GRADIENTS = "its forward fails without gradients, because it computes some itself: eager records them"
 ASKED_WITHOUT_OTHER_SIZES = "without inputs of other sizes, submodules are asked at fixed sizes"
 TAKES_POSITIONS = (
     "the decode file takes position_ids: cure.next_positions(model, inputs) for the first new token, then one more each"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from exportdoctor.targets.eager import restore_afterwards
+from exportdoctor.targets.eager import restore_afterwards, run_forward
 from exportdoctor.worker.capture.behaviour import Behaviour, describe_value
 from exportdoctor.worker.capture.call_shapes import CallShapes, OpenCall, close_call, open_call
 from exportdoctor.worker.capture.dynamic_dims import (
@@ -67,15 +67,17 @@ def record_calls(
     With `behaves` also what each did. Raises whatever the forward raises; hooks are gone and state is back in either
     case.
     """
-    if not behaves:
-        return _record(module, args, kwargs, budget=budget, behaviour=None)
     begun = budget.left, budget.faked
-    try:
-        return _record(module, args, kwargs, budget=budget, behaviour=Behaviour())
-    except Exception:
-        # the code of a target may refuse to be watched: only a failure that is there without it is the target's
+
+    def record(behaviour: Behaviour | None) -> dict[int, ModuleCalls]:
         budget.left, budget.faked = begun
-        return _record(module, args, kwargs, budget=budget, behaviour=None)
+        return _record(module, args, kwargs, budget=budget, behaviour=behaviour)
+
+    if behaves:
+        # the code of a target may refuse to be watched: only a failure that is there without it is the target's
+        with suppress(Exception):
+            return run_forward(module, lambda: record(Behaviour()))
+    return run_forward(module, lambda: record(None))
 
 
 @dataclass
@@ -123,7 +125,7 @@ def _record(
             if under_way:
                 under_way[-1].shapes.calls.append(close_call(begun.shapes, given, named, output))
 
-    with restore_afterwards(module), torch.no_grad(), ExitStack() as stack:
+    with restore_afterwards(module), ExitStack() as stack:
         # prepended, so that inputs are seen before hooks of the model's own change them: an export runs those again
         for child in module.modules():
             if isinstance(child, torch.jit.ScriptModule):

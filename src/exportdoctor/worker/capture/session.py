@@ -16,6 +16,7 @@ from exportdoctor.core.protocol.scan import CallFact, Captured, EquivalenceGroup
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.report.wording import capture as wording
 from exportdoctor.targets.built import BuiltPart
+from exportdoctor.targets.eager import needs_gradients
 from exportdoctor.torch_internals.fake_tensors import has_fakes
 from exportdoctor.torch_internals.module_proxies import state_id
 from exportdoctor.torch_internals.pytree_registry import names_registered_in
@@ -129,6 +130,8 @@ def capture_part(built: BuiltPart, *, exporter: str, at_one_size: bool = False) 
     part, budget = _new_capture(built), CopyBudget()
     with built.prepare():
         calls = record_calls(built.module, built.args, built.kwargs, budget=budget)
+        if needs_gradients(built.module):
+            part.note(wording.COMPUTES_GRADIENTS)
         if budget.faked:
             part.note(wording.inputs_without_values(budget.faked))
         scripted = sum(isinstance(module, torch.jit.ScriptModule) for module in built.module.modules())

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.targets.built import Inputs
+from exportdoctor.targets.eager import needs_gradients
 from exportdoctor.torch_internals.trees import tree_leaves, tree_map
 from exportdoctor.worker.describe.python_frames import source_line
 from exportdoctor.worker.numbers.step_graph import Float64Run, to_float64
@@ -70,7 +71,7 @@ class EagerStream:
                 watched[named_path(value.name, argument_names)] = value.value
         self._watched = watched
         with ExitStack() as stack:
-            stack.enter_context(torch.no_grad())
+            stack.enter_context(torch.set_grad_enabled(needs_gradients(self.module)))
             stack.enter_context(self._hooks())
             stack.enter_context(_EagerMode(self))
             return self.module(*inputs[0], **inputs[1])

@@ -17,7 +17,7 @@ import torch
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.targets.built import Inputs
-from exportdoctor.targets.eager import CallResult, run_calls
+from exportdoctor.targets.eager import CallResult, needs_gradients, run_calls
 from exportdoctor.torch_internals.trees import tree_map
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, tensors_in
 from exportdoctor.worker.prove.input_set import InputSet, says_nothing
@@ -45,7 +45,7 @@ def held_to_traced(
 
 def answered_with_gradients(module: torch.nn.Module, one: InputSet) -> InputSet | None:
     """The set with what eager gives where gradients are recorded; None where that is the same or cannot be had."""
-    results = _run_with_gradients(module, one.calls)
+    results = None if needs_gradients(module) else _run_with_gradients(module, one.calls)
     if results is None or all(map(_alike, results, one.results)):
         return None
     results = _run_with_gradients(module, one.calls, notes_state=True)

@@ -1,0 +1,153 @@
+"""Modules that compute gradients in forward: the program computes what eager does, at other sizes too."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from exportdoctor.core.failure.kinds import FailureKind
+from exportdoctor.shims import ExportCall, apply_shims, export_program, find
+from exportdoctor.targets.eager import needs_gradients, run_once
+from exportdoctor.torch_internals.trees import tree_leaves
+from scanning import scan_file
+
+
+class Model(nn.Module):
+    def __init__(self, step: Callable[[Model, Tensor], Any]) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 6), nn.SiLU(), nn.Linear(6, 1))
+        self.attention = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, dropout=0.0)
+        self.count: Tensor
+        self.register_buffer("count", torch.zeros(()))
+        self.step = step
+
+    def forward(self, x: Tensor) -> Any:
+        return self.step(self, x)
+
+
+def forces(model: Model, x: Tensor) -> Any:
+    at = x.requires_grad_()
+    energy = model.layers(at).sum()
+    (slope,) = torch.autograd.grad(energy, at)
+    return {"energy": energy, "forces": -slope, "size": at.shape[0], "none": None}
+
+
+def forces_of_a_copy(model: Model, x: Tensor) -> Any:
+    with torch.enable_grad():
+        at = x.detach().clone().requires_grad_()
+        model.layers(at).sum().backward()
+    return at.grad
+
+
+def counts(model: Model, x: Tensor) -> Any:
+    model.count += x.shape[0]
+    at = x.requires_grad_()
+    (slope,) = torch.autograd.grad(model.layers(at).pow(2).sum(), at, create_graph=True)
+    return slope * model.count
+
+
+def learns(model: Model, x: Tensor) -> Any:
+    weights = list(model.layers.parameters())
+    slopes = torch.autograd.grad(model.layers(x).pow(2).mean(), weights)
+    return torch.func.functional_call(
+        model.layers,
+        {name: one - 0.1 * slope for (name, one), slope in zip(model.layers.named_parameters(), slopes, strict=True)},
+        (x,),
+    )
+
+
+def saliency(model: Model, x: Tensor) -> Any:
+    at = x[None].requires_grad_()
+    return torch.autograd.grad(model.attention(at).sum(), at)[0]
+
+
+def slopes(model: Model, x: Tensor) -> Any:
+    return torch.func.grad(lambda at: model.layers(at).sum())(x)
+
+
+def jacobian(model: Model, x: Tensor) -> Any:
+    return torch.vmap(torch.func.jacrev(lambda row: torch.tanh(model.layers(row))))(x)
+
+
+STEPS = [forces, forces_of_a_copy, counts, learns, saliency, slopes, jacobian]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
+def test_a_program_computes_the_gradients_that_eager_computes(step: Callable[[Model, Tensor], Any]) -> None:
+    module = Model(step).eval()
+    call = ExportCall(module=module, args=(torch.randn(3, 4),), dynamic_shapes=({0: Dim.DYNAMIC},))
+    with apply_shims([find("gradients-as-operators")], call) as given:
+        exported = export_program(given)
+    assert not exported.constants
+    program, module = exported.module(), copy.deepcopy(module)  # a program shares its tensors with the module
+    for rows in (3, 5, 2):
+        x = torch.randn(rows, 4)
+        found, wanted = (tree_leaves(one(x.clone())) for one in (program, module))
+        assert len(found) == len(wanted)
+        for mine, theirs in zip(found, wanted, strict=True):
+            torch.testing.assert_close(mine, theirs.detach() if isinstance(theirs, Tensor) else theirs)
+        torch.testing.assert_close(program.state_dict()["count"], module.count)
+
+
+def test_a_forward_that_computes_gradients_runs_with_them_and_others_without() -> None:
+    module, plain = Model(forces), Model(lambda model, x: model.layers(x))
+    output = run_once(module, ((torch.ones(2, 4),), {}))
+    assert needs_gradients(module)
+    assert not output["forces"].requires_grad
+    assert not run_once(plain, ((torch.ones(2, 4),), {})).requires_grad
+    assert not needs_gradients(plain)
+
+
+def test_what_fails_with_gradients_too_raises_what_it_raised_without() -> None:
+    def fails(model: Model, x: Tensor) -> Any:
+        if torch.is_grad_enabled():
+            raise ValueError("with gradients")
+        return torch.autograd.grad(model.layers(x).sum(), x)
+
+    module = Model(fails)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        run_once(module, ((torch.ones(2, 4),), {}))
+    assert not needs_gradients(module)
+
+
+FORCES = """
+import torch
+from torch import nn
+from torch.export import Dim
+
+class Forces(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.energy = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def forward(self, positions):
+        positions = positions.requires_grad_()
+        energy = self.energy(positions).sum()
+        return energy, -torch.autograd.grad(energy, positions)[0]
+
+def build():
+    return Forces(), (torch.randn(4, 3),), {}, ({0: Dim("atoms")},)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_model_of_forces_is_scanned_and_cured(tmp_path: Any) -> None:
+    """Its eager forward was said to fail, because it ran without gradients."""
+    (tmp_path / "model.py").write_text(FORCES)
+    report = scan_file(tmp_path / "model.py", cure=True)
+    (finding,), (part,) = report.findings, report.parts
+    assert (finding.kind, finding.module) == (FailureKind.AUTOGRAD_STATE, "")
+    assert finding.value_origin is not None
+    assert "torch.autograd.grad" in finding.value_origin.source
+    assert part.prescription is not None
+    assert [step.shim for step in part.prescription.steps] == ["gradients-as-operators"]
+    assert part.prescription.soundness == "exact"
+    assert any("because it computes some itself" in note for note in report.notes)
