@@ -43,7 +43,9 @@ def test_an_argument_without_named_axes_is_declared_fixed_whatever_it_contains(o
 @pytest.mark.parametrize(
     ("axes", "title"),
     [
-        (["batch", "2*batch", "length + 1"], "batch dynamic"),
+        (["batch", "2*batch", "length + 1"], "batch, length + 1 dynamic"),
+        (["cache length", "cache length + 1"], "cache length dynamic"),
+        (["4*w4", "batch"], "4*w4, batch dynamic"),
         (["8*h", "8*w"], "8*h, 8*w dynamic"),
         ([], "static"),
     ],

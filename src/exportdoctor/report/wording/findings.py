@@ -13,7 +13,7 @@ from exportdoctor.report.wording.formatting import count, finding_count, issue_n
 from exportdoctor.report.wording.rewrites import usual_step
 from exportdoctor.report.wording.scripted_modules import NEXT as TORCHSCRIPT_NEXT
 from exportdoctor.report.wording.scripted_modules import is_torchscript, why_torchscript
-from exportdoctor.report.wording.shim_tries import dims_in, shim_result
+from exportdoctor.report.wording.shim_tries import dims_in, shim_results
 
 _SIGNALS = {
     "SIGSEGV": "Segmentation fault: native code touched memory that is not its own",
@@ -189,7 +189,7 @@ def story(finding: Finding) -> tuple[str, ...]:
     ]
     sentences += _facts(
         ("Known upstream", known_upstream(finding)),
-        ("Shims tried", ", ".join(map(shim_result, finding.shims_tried))),
+        ("Shims tried", shim_results(finding.shims_tried)),
         ("Repro", repro_line(finding)),
         ("Log", finding.log or ""),
     )

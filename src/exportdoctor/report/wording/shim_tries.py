@@ -111,9 +111,17 @@ def dims_in(message: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in found[1].split(", ") if name.strip()) if found else ()
 
 
-def shim_result(tried: ShimTry) -> str:
-    """A shim, and what it did in parentheses."""
-    return f"{tried.shim} ({shim_effect(tried)})"
+def shim_results(tries: Sequence[ShimTry]) -> str:
+    """The shims, each with what it did in parentheses; where none helps, why not too."""
+    helped = any(tried.result in ("cured", "moved") for tried in tries)
+    return ", ".join(f"{tried.shim} ({shim_effect(tried)}{'' if helped else _reason(tried)})" for tried in tries)
+
+
+def _reason(tried: ShimTry) -> str:
+    """Why a shim that could be tried does not work, where that is known."""
+    told = tried.note.removeprefix("raises ")
+    known = tried.result == "error" and told and not tried.note.startswith((NOTHING_TO_COMPARE, NOT_TRIED))
+    return ": " + first_line(told, 160).rstrip(".") if known else ""
 
 
 def shim_effect(tried: ShimTry) -> str:

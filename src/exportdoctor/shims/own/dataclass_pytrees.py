@@ -5,16 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FunctionType
 from typing import Any
 
-from exportdoctor.core.patch_attribute import set_on_object
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.eager_run import run_copy
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.targets.eager import copy_inputs
-from exportdoctor.targets.held_state import attributes_of
+from exportdoctor.targets.input_objects import attribute_names, build_object, fields_of, holds_tensors, is_plain_kind
 from exportdoctor.torch_internals.pytree_registry import is_registered, register_node, temporary_registrations
 from exportdoctor.torch_internals.trees import tree_leaves
 
@@ -47,25 +45,13 @@ def _enter(*, fixed: bool) -> Any:
 
 
 def register_attributes(kind: type[Any]) -> None:
-    """A class as the list of its objects' attributes, all of them; an object is put together without `__init__`."""
+    """A class as the list of its objects' attributes, of a dataclass without those that are None, as
+    `torch.export.register_dataclass` has them; an object is put together without `__init__`."""
 
     def build(values: list[Any], names: tuple[str, ...]) -> Any:
-        made = object.__new__(kind)
-        for name, value in zip(names, values, strict=True):
-            set_on_object(made, name, value)
-        return made
+        return build_object(kind, dict(zip(names, values, strict=True)))
 
-    register_node(kind, lambda value: [getattr(value, name) for name in attributes(value)], build, context=attributes)
-
-
-def attributes(value: Any) -> tuple[str, ...]:
-    """The names of an object's attributes that are set: a dataclass's fields, then those of its slots and its dict."""
-    names = [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else []
-    for base in type(value).__mro__:
-        slots = vars(base).get("__slots__", ())
-        names += [slots] if isinstance(slots, str) else list(slots)
-    names = [name for name in names if name not in ("__dict__", "__weakref__") and hasattr(value, name)]
-    return tuple(dict.fromkeys([*names, *attributes_of(value)]))
+    register_node(kind, lambda one: [*fields_of(one).values()], build, context=lambda one: tuple(fields_of(one)))
 
 
 def check_changes_returned(call: ExportCall, objects: Callable[[Any], list[Any]]) -> None:
@@ -96,16 +82,10 @@ def find_numbered(call: ExportCall) -> str:
 def _contents(value: Any) -> list[Any]:
     """The leaves of an object, as deep as there are attributes. A tensor written into is the same: programs do that."""
     found = []
-    for leaf in tree_leaves([getattr(value, name) for name in attributes(value)]):
-        inner = not isinstance(leaf, _plain_kinds()) and hasattr(leaf, "__dict__")
+    for leaf in tree_leaves([getattr(value, name) for name in attribute_names(value)]):
+        inner = not is_plain_kind(leaf) and hasattr(leaf, "__dict__")
         found += _contents(leaf) if inner else [leaf]
     return found
-
-
-def _plain_kinds() -> tuple[type[Any], ...]:
-    import torch
-
-    return (torch.Tensor, torch.nn.Module, type, FunctionType)
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -116,24 +96,14 @@ def _objects(value: Any) -> list[Any]:
     """The objects that torch cannot take apart, with those in their attributes."""
     found = []
     for leaf in tree_leaves(value):
-        if not is_registered(type(leaf)) and _holds_tensors(leaf):
-            found += [leaf, *_objects([getattr(leaf, name) for name in attributes(leaf)])]
+        if not is_registered(type(leaf)) and holds_tensors(leaf):
+            found += [leaf, *_objects([getattr(leaf, name) for name in attribute_names(leaf)])]
     return found
-
-
-def _holds_tensors(leaf: Any) -> bool:
-    """Whether it is an object of the user's that holds tensors, or a dataclass."""
-    import torch
-
-    if isinstance(leaf, _plain_kinds()):
-        return False
-    values = tree_leaves([getattr(leaf, name) for name in attributes(leaf)])
-    return dataclasses.is_dataclass(leaf) or any(isinstance(one, torch.Tensor) for one in values)
 
 
 def _holds_numbers(value: Any) -> bool:
     return any(
-        isinstance(leaf, int | float | str) for leaf in tree_leaves([getattr(value, n) for n in attributes(value)])
+        isinstance(leaf, int | float | str) for leaf in tree_leaves([getattr(value, n) for n in attribute_names(value)])
     )
 
 

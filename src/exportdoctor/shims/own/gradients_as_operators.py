@@ -87,6 +87,7 @@ SHIM = Shim(
     ),
     cures=(
         Cure(kinds=("autograd_state", "vmap")),
+        Cure(message=r"the program holds a (?:fake tensor|tensor of torch\.func)"),
         Cure(where=r"\b(?:grad|vjp|jvp|jacrev|jacfwd|hessian)\(|\.backward\("),
     ),
     needs={"torch": ">=2.8"},

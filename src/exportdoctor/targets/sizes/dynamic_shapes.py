@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.errors import TargetError
+from exportdoctor.targets.input_objects import fields_of, holds_tensors, with_fields
 from exportdoctor.torch_internals.pytree_registry import flatten_once, is_registered, node_kind, shapes_of_children
 
 if TYPE_CHECKING:
@@ -54,9 +55,14 @@ def axes_by_name(axes: Axes) -> dict[str, tuple[str, ...]]:
 
 def dynamic_title(axes: Mapping[str, Any]) -> str:
     """`batch, sequence dynamic`, or `static`. An axis derived from another (`cache length + 1`, `2*b`) goes
-    unnamed beside others."""
-    names = [name for name in axes if not _DERIVED.search(name)] or [*axes]
+    unnamed beside that."""
+    plain = [name for name in axes if not _DERIVED.search(name)]
+    names = [name for name in axes if name in plain or not any(_is_derived_from(name, one) for one in plain)]
     return f"{', '.join(names)} dynamic" if names else "static"
+
+
+def _is_derived_from(name: str, other: str) -> bool:
+    return re.search(rf"\b{re.escape(other)}(?!\w)", name) is not None
 
 
 def map_inputs(visit: Visit, module: nn.Module, inputs: Inputs, shapes: Any) -> Inputs:
@@ -160,6 +166,11 @@ def _walk(visit: Visit, path: str, value: Any, spec: Any) -> Any:
     if is_registered(type(value)):
         items, rebuild = flatten_once(value)
         return rebuild(_children(visit, path, items, spec))
+    if isinstance(spec, list | tuple) and holds_tensors(value):
+        fields = fields_of(value)
+        specs = spec if len(spec) == len(fields) else [None] * len(fields)
+        pairs = zip(fields.items(), specs, strict=True)
+        return with_fields(value, {name: _walk(visit, f"{path}.{name}", one, shape) for (name, one), shape in pairs})
     return visit(path, value, spec)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.targets.eager import runs_in_eager
+from exportdoctor.targets.input_objects import fields_of, holds_tensors
 from exportdoctor.targets.sizes.dynamic_shapes import dynamic_dims, map_inputs
 from exportdoctor.torch_internals.fake_tensors import is_fake
 from exportdoctor.torch_internals.trees import tree_flatten
@@ -114,6 +115,8 @@ def _shape(leaf: Any) -> Any:
     """The shape of a tensor, a plain value as it is, the class of anything else: an object may not compare."""
     if hasattr(leaf, "shape"):
         return tuple(leaf.shape)
+    if not isinstance(leaf, int | float | str | None) and holds_tensors(leaf):
+        return type(leaf), _shapes(((), fields_of(leaf)))
     return leaf if isinstance(leaf, int | float | str | None) else type(leaf)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from exportdoctor.targets.built import Inputs
-from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
+from exportdoctor.targets.input_objects import flatten_inputs
 from exportdoctor.worker.domain.sized_inputs import Place, SizedInputs
 
 _ON_VALUES = re.compile(r"Runtime assertion failed for expression .*\bz?uf?\d+")
@@ -35,13 +35,13 @@ def with_other_numbers(inputs: SizedInputs, sizes: Mapping[Place, int]) -> Itera
     """
     describing = {one.by for one in inputs.described}
     for number in _NUMBERS:
-        leaves, layout = tree_flatten(inputs.resize(sizes))
+        leaves, layout = flatten_inputs(inputs.resize(sizes))
         at = [place for place, leaf in enumerate(leaves) if _has_whole_numbers(leaf) and place not in describing]
         if not at:
             return
         for place in at:
             leaves[place] = torch.full_like(leaves[place], number)
-        yield number, tree_unflatten(leaves, layout)
+        yield number, layout.unflatten(leaves)
 
 
 def _has_whole_numbers(leaf: object) -> bool:

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from exportdoctor.targets.built import Inputs
+from exportdoctor.targets.input_objects import InputLayout, flatten_inputs
 from exportdoctor.targets.sizes.dynamic_shapes import map_inputs
 from exportdoctor.targets.sizes.other_sizes import repeat_to
 from exportdoctor.torch_internals.program_checks import input_shapes
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
-from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
 from exportdoctor.worker.domain.described_sizes import DescribedSize, find_described
 
 Place = tuple[int, int | None]
@@ -28,7 +28,7 @@ class SizedInputs:
 
     example: Inputs
     leaves: list[Any]
-    layout: Any
+    layout: InputLayout
     paths: list[str]
     order: list[int] | None = None
     shapes: dict[int, Any] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class SizedInputs:
 
     def sizes_of(self, other: Inputs) -> dict[Place, int] | None:
         """All sizes of other inputs; None where they have another structure."""
-        leaves, layout = tree_flatten(other)
+        leaves, layout = flatten_inputs(other)
         if layout != self.layout:
             return None
         found: dict[Place, int] = {}
@@ -96,7 +96,7 @@ class SizedInputs:
                 continue
             if (numbers := described.numbers(leaves, size)) is not None:
                 leaves[described.by] = numbers
-        made: Inputs = tree_unflatten(leaves, self.layout)
+        made: Inputs = self.layout.unflatten(leaves)
         return made
 
     def hollow(self, sizes: Mapping[Place, int]) -> list[Any]:
@@ -127,7 +127,7 @@ def sized_inputs(
 
     `others` are sets of other sizes: what describes a size in the example does so in these.
     """
-    leaves, layout = tree_flatten(example)
+    leaves, layout = flatten_inputs(example)
     paths: list[str] = []
 
     def note(path: str, leaf: Any, _: Any) -> Any:
@@ -141,7 +141,7 @@ def sized_inputs(
     if len(paths) != len(leaves):
         paths = [f"input {number}" for number in range(len(leaves))]
     made = SizedInputs(example=example, leaves=leaves, layout=layout, paths=paths)
-    further = [flat for flat, form in map(tree_flatten, others) if form == layout]
+    further = [flat for flat, form in map(flatten_inputs, others) if form == layout]
     made.described = tuple(find_described([leaves, *further]))
     if program is not None:
         made.order = _traced_order(program, example, leaves)

@@ -67,8 +67,9 @@ def _state_note(one: InputSet) -> str:
         return ""
     seen = any(without_writes(before.get(name)) == without_writes(value) for name, value in changed.items())
     program = "" if seen else ", and the program does not"  # it may write into a tensor as eager does
+    more = f" and {len(changed) - _MOST_NAMES} more" if len(changed) > _MOST_NAMES else ""
     return (
-        f"eager changes {', '.join([*changed][:_MOST_NAMES])} with each call{program}: "
+        f"eager changes {', '.join([*changed][:_MOST_NAMES])}{more} with each call{program}: "
         f"{len(one.results)} calls in a row agree, later ones were not compared"
     )
 

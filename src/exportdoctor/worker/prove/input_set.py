@@ -14,7 +14,8 @@ from exportdoctor.core.records.outcome import SetKind
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.call_limit import NoEnd
 from exportdoctor.targets.eager import CallResult, run_calls
-from exportdoctor.torch_internals.trees import tree_flatten, tree_leaves
+from exportdoctor.targets.input_objects import flatten_inputs
+from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.prove.compare_outputs import are_nan, tensors_in
 from exportdoctor.worker.prove.object_walk import tensors_by_path
 
@@ -162,6 +163,6 @@ def says_nothing(output: Any) -> bool:
 
 def sizes_of(inputs: Inputs) -> str:
     """The shapes of the inputs' tensors, the first few, as a set's title."""
-    found = [list(leaf.shape) for leaf in tree_flatten(inputs)[0] if isinstance(leaf, torch.Tensor)]
+    found = [list(leaf.shape) for leaf in flatten_inputs(inputs)[0] if isinstance(leaf, torch.Tensor)]
     shapes = [" x ".join(map(str, shape)) or "scalar" for shape in found]
     return ", ".join(shapes[:6]) + (f" and {len(shapes) - 6} more" if len(shapes) > 6 else "")

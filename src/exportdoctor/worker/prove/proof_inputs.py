@@ -14,6 +14,7 @@ from exportdoctor.core.records.target import TargetRef
 from exportdoctor.targets import BuiltPart, Plan, build, resolve
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import run_calls, run_example, runs_in_eager
+from exportdoctor.targets.input_objects import flatten_inputs
 from exportdoctor.targets.sizes.dynamic_shapes import map_inputs
 from exportdoctor.targets.sizes.image_sizes import image_unit
 from exportdoctor.targets.sizes.other_sizes import other_sizes, same_shapes
@@ -78,7 +79,7 @@ def sizes_title(part: BuiltPart, inputs: Inputs) -> str:
     named = {axis: size for axis, size in found.items() if not is_derived(axis)}
     if named:
         return ", ".join(f"{axis} {size}" for axis, size in named.items())
-    shapes = [tuple(leaf.shape) for leaf in tree_flatten(inputs)[0] if isinstance(leaf, torch.Tensor)]
+    shapes = [tuple(leaf.shape) for leaf in flatten_inputs(inputs)[0] if isinstance(leaf, torch.Tensor)]
     return ", ".join(" x ".join(map(str, shape)) or "scalar" for shape in shapes[:4])
 
 
@@ -98,7 +99,7 @@ def _named_sizes(part: BuiltPart, inputs: Inputs) -> dict[str, int]:
             found[path] = leaf
         return leaf
 
-    map_inputs(visit, part.module, inputs, None)
+    map_inputs(visit, part.module, inputs, part.dynamic_shapes)
     for name, value in inputs[1].items():
         if is_registered(type(value)):  # its tensors are numbered through, whatever holds them
             for index, leaf in enumerate(tree_flatten(value)[0]):

@@ -1,0 +1,102 @@
+"""Objects among inputs and outputs that torch cannot take apart: what is in them, and others like them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+
+from exportdoctor.core.patch_attribute import set_on_object
+from exportdoctor.targets.held_state import attributes_of
+from exportdoctor.torch_internals.pytree_registry import flatten_once, node_kind
+from exportdoctor.torch_internals.trees import tree_leaves
+
+
+def attribute_names(value: Any) -> tuple[str, ...]:
+    """The names of an object's attributes that are set: a dataclass's fields, then those of its slots and its dict."""
+    names = [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else []
+    for base in type(value).__mro__:
+        slots = vars(base).get("__slots__", ())
+        names += [slots] if isinstance(slots, str) else list(slots)
+    names = [name for name in names if name not in ("__dict__", "__weakref__") and hasattr(value, name)]
+    return tuple(dict.fromkeys([*names, *attributes_of(value)]))
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """What an object is taken apart into: its attributes by name, of a dataclass those that are not None."""
+    found = {name: getattr(value, name) for name in attribute_names(value)}
+    skips_none = dataclasses.is_dataclass(value)
+    return {name: one for name, one in found.items() if one is not None or not skips_none}
+
+
+def with_fields(value: Any, fields: Mapping[str, Any]) -> Any:
+    """An object like `value` with these attributes."""
+    return build_object(type(value), fields)
+
+
+def build_object(kind: type[Any], fields: Mapping[str, Any]) -> Any:
+    """An object of the class with these attributes, without `__init__`; fields of a dataclass that are left out are
+    None."""
+    made = object.__new__(kind)
+    missing = {field.name: None for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else {}
+    for name, one in {**missing, **fields}.items():
+        set_on_object(made, name, one)
+    return made
+
+
+def is_plain_kind(value: Any) -> bool:
+    """Whether it is a tensor, a module, a class or a function, which is never taken apart."""
+    import torch
+
+    return isinstance(value, torch.Tensor | torch.nn.Module | type | FunctionType)
+
+
+def holds_tensors(value: Any) -> bool:
+    """Whether it is an object of the user's that holds tensors, or a dataclass."""
+    import torch
+
+    if is_plain_kind(value):
+        return False
+    values = tree_leaves([getattr(value, name) for name in attribute_names(value)])
+    return dataclasses.is_dataclass(value) or any(isinstance(one, torch.Tensor) for one in values)
+
+
+@dataclass(frozen=True)
+class InputLayout:
+    """The containers and objects around the leaves of inputs; equal forms take equally many leaves in like places."""
+
+    form: Any
+    _build: Callable[[Iterator[Any]], Any] = field(compare=False, repr=False)
+
+    def unflatten(self, leaves: Iterable[Any]) -> Any:
+        """Such inputs with these leaves."""
+        return self._build(iter(leaves))
+
+
+def flatten_inputs(value: Any) -> tuple[list[Any], InputLayout]:
+    """The leaves in pytree's order, those of objects with tensors too, and what puts others together in the same way,
+    whether the classes are registered by then or not."""
+    leaves: list[Any] = []
+    return leaves, _layout_of(value, leaves)
+
+
+def _layout_of(value: Any, leaves: list[Any]) -> InputLayout:
+    keys: tuple[Any, ...] = ()
+    if node_kind(value) != "leaf":
+        keys = tuple(value) if isinstance(value, Mapping) else ()
+        children, rebuild = flatten_once(value)
+    elif holds_tensors(value):
+        fields = fields_of(value)
+        keys, children = tuple(fields), list(fields.values())
+
+        def rebuild(others: list[Any]) -> Any:
+            return with_fields(value, dict(zip(keys, others, strict=True)))
+
+    else:
+        leaves.append(value)
+        return InputLayout(None, next)
+    layouts = [_layout_of(child, leaves) for child in children]
+    form = (type(value), keys, tuple(layout.form for layout in layouts))
+    return InputLayout(form, lambda given: rebuild([layout._build(given) for layout in layouts]))
