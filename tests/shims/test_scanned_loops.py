@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pytest
 import torch
@@ -586,9 +586,53 @@ class Advantages(nn.Module):
         return torch.stack(steps, 1)
 
 
+class Membrane(NamedTuple):
+    voltage: Tensor
+    current: Tensor
+
+
+class Spiking(nn.Module):
+    """State in a named tuple, behind a method whose module is not called `self`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def step(this, row: Tensor, state: Membrane) -> tuple[Tensor, Membrane]:
+        current = state.current * 0.8 + this.layer(row)
+        voltage = state.voltage * 0.9 + current
+        spikes = (voltage > 1).float()
+        return spikes, Membrane(voltage - spikes, current)
+
+    def forward(this, x: Tensor) -> tuple[Tensor, Tensor]:
+        zero = torch.zeros(x.shape[0], 4)
+        state, rows = Membrane(zero, zero), []
+        for t in range(x.shape[1]):
+            spikes, state = this.step(x[:, t], state)
+            rows.append(spikes)
+        return torch.stack(rows, 1), state.voltage
+
+
+class Stacked(nn.Module):
+    """Cells of torch above one another, their state in a tuple of tuples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells = nn.ModuleList([nn.LSTMCell(4, 4), nn.LSTMCell(4, 4)])
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        zero = torch.zeros(x.shape[0], 4)
+        state, rows = ((zero, zero), (zero, zero)), []
+        for t in range(x.shape[1]):
+            first = self.cells[0](x[:, t], state[0])
+            state = (first, self.cells[1](first[0], state[1]))
+            rows.append(state[1][0])
+        return torch.stack(rows, 1), state[0][1]
+
+
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize("module", [Mixer, Gated, Cell, Decoder, Listed, Returns, Advantages])
+@pytest.mark.parametrize("module", [Mixer, Gated, Cell, Decoder, Listed, Returns, Advantages, Spiking, Stacked])
 def test_a_recurrence_exports_for_any_length_and_translates(module: type[nn.Module], tmp_path: Path) -> None:
     check_any_length(module().eval(), "loops-as-scan", ((2, 5), (3, 3), (4, 17)), tmp_path)
 

@@ -273,3 +273,29 @@ def test_what_is_called_more_often_than_is_asked_is_told_in_one_note_that_holds_
     )
     (note,) = captured_fact(capture_part(built, exporter="export"), seconds=0).notes
     assert note == "p: 2 submodules have more than 32 distinct calls, of which no more than 32 are asked: first, second"
+
+
+class Packing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.head = nn.GRU(4, 4, batch_first=True), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        rows, _ = nn.utils.rnn.pad_packed_sequence(self.rnn(packed)[0], batch_first=True)
+        return self.head(rows)  # type: ignore[no-any-return]
+
+
+def test_a_submodule_that_takes_a_packed_sequence_is_asked_at_fixed_sizes() -> None:
+    """torch puts one together of dynamic shapes, which its constructor refuses: that was told as the failure."""
+    many = [(torch.ones(rows, 4, 4), torch.tensor([4, 2, 1, 3, 4][:rows])) for rows in (3, 5)]
+    dims = {0: torch.export.Dim("rows")}
+    built = BuiltPart(
+        name="p", title="", module=Packing().eval(), prefix="", args=many[0], kwargs={}, more_inputs=((many[1], {}),),
+        dynamic_shapes=(dims, dims),
+    )  # fmt: skip
+    facts = {one.fqn: one for one in captured_fact(capture_part(built, exporter="export"), seconds=0).modules}
+    assert "PackedSequence" in facts["rnn"].at_fixed_sizes
+    assert not any(one.dynamic for one in facts["rnn"].calls[0].inputs)
+    assert not facts["head"].at_fixed_sizes
+    assert any(one.dynamic for one in facts["head"].calls[0].inputs)

@@ -15,6 +15,7 @@ NO_KERNEL_RUNS = (
 NO_OTHER_SIZES = "there are no inputs of other sizes"
 NOT_COMPARABLE = "its calls at other sizes cannot be compared"
 FAILS_AT_OTHER_SIZES = "the forward fails at other sizes"
+PACKED_SEQUENCE = "torch takes no dynamic sizes for a PackedSequence"
 """Why a submodule is asked at fixed sizes although its part has dynamic ones."""
 
 COMPUTES_GRADIENTS = "its forward fails without gradients, because it computes some itself: eager records them"

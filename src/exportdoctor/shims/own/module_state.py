@@ -43,19 +43,20 @@ def state_of(owner: type[Any]) -> tuple[tuple[str, Any], ...]:
 
 def _assignments(function: Callable[..., Any]) -> list[tuple[str, ast.expr]]:
     tree = function_tree(function)
+    owner = next((one.arg for one in (*tree.args.posonlyargs, *tree.args.args)), "") if tree else ""
     found = []
     for node in ast.walk(tree) if tree else ():
         match node:
             case ast.Assign(targets=targets, value=value):
-                found += [(name, value) for target in targets if (name := _own_attribute(target))]
-            case ast.AnnAssign(target=target, value=ast.expr() as value) if name := _own_attribute(target):
+                found += [(name, value) for target in targets if (name := _own_attribute(target, owner))]
+            case ast.AnnAssign(target=target, value=ast.expr() as value) if name := _own_attribute(target, owner):
                 found.append((name, value))
     return found
 
 
-def _own_attribute(target: ast.expr) -> str:
+def _own_attribute(target: ast.expr, owner: str) -> str:
     match target:
-        case ast.Attribute(value=ast.Name(id="self"), attr=name):
+        case ast.Attribute(value=ast.Name(id=holder), attr=name) if holder == owner:
             return name
     return ""
 

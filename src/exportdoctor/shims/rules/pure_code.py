@@ -45,7 +45,7 @@ _UNKNOWN = object()
 
 @dataclass(frozen=True, kw_only=True)
 class Purity:
-    """Judges code of `function`; `instances` are the modules that its `self` may be, none where it has no self.
+    """Judges code of `function`; `instances` are the modules that its `self` may be, none where it is no method.
 
     Code that only computes or raises is pure, too, if it `may_raise`: where it does, no value is left to be wrong.
     `callees` are what local names may stand for: the modules that a loop goes over.
@@ -208,7 +208,7 @@ class Purity:
         """What a name, or an attribute of one, stands for, where it is the same in each call."""
         code = self.function.__code__
         match node:
-            case ast.Name(id="self") if self.instances:
+            case ast.Name(id=name) if self.instances and code.co_varnames[:1] == (name,):
                 return self.instances[0]
             case ast.Name(id=name) if name in code.co_freevars:
                 return _value_around(self.function, name)

@@ -32,6 +32,7 @@ from exportdoctor.shims.rules.name_flow import OWN, READS_ALL_NAMES, all_names, 
 from exportdoctor.shims.rules.observed_rewrite import value_of
 from exportdoctor.shims.rules.pure_code import Purity
 from exportdoctor.torch_internals.loop_operators import run_steps
+from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
 
 
 class Rows:
@@ -64,12 +65,21 @@ def with_rows(before: Any, rows: Any) -> Rows:
 
 
 def scan_applies(length: Any, state: Sequence[Any], lists: Sequence[Any]) -> bool:
-    """Whether a loop of that many steps is one for a scan: it is symbolic, what it carries are tensors, and so is what
-    its lists have."""
+    """Whether a loop of that many steps is one for a scan: it is symbolic, what it carries are tensors or tuples of
+    tensors, and what its lists have are tensors."""
     import torch
 
     listed = (one for each in lists if isinstance(each, list) for one in each)
-    return isinstance(length, torch.SymInt) and all(isinstance(one, torch.Tensor) for one in (*state, *listed))
+    tensors = (*listed, *_tensors_in(state))
+    return isinstance(length, torch.SymInt) and all(isinstance(one, torch.Tensor) for one in tensors)
+
+
+def _tensors_in(state: Sequence[Any]) -> Iterator[Any]:
+    for one in state:
+        if isinstance(one, tuple):
+            yield from _tensors_in(one)
+        else:
+            yield one
 
 
 def rows_first(value: Any, place: int) -> Any:
@@ -96,17 +106,21 @@ def scan(step: Callable[[Any, Any], Any], state: Sequence[Any], rows: Sequence[A
     """The state after all steps, and the rows that they computed."""
     import torch
 
-    carried = [one.clone(memory_format=torch.contiguous_format) for one in state]
-    device = next((one.device for one in (*state, *rows)), None)
+    tensors, layout = tree_flatten(tuple(state))
+    carried = [one.clone(memory_format=torch.contiguous_format) for one in tensors]
+    device = next((one.device for one in (*tensors, *rows)), None)
     read = list(rows) or [torch.zeros(length, device=device)]
 
     def one_step(before: Any, given: Any) -> tuple[list[Any], list[Any]]:
-        after, made = step(tuple(before[: len(state)]), tuple(given[: len(rows)]))
-        new = [one.clone(memory_format=torch.contiguous_format) for one in after]
+        after, made = step(tree_unflatten(before[: len(carried)], layout), tuple(given[: len(rows)]))
+        changed, changed_layout = tree_flatten(tuple(after))
+        if changed_layout != layout:
+            raise TypeError("a step of the loop carries other containers than it was given")
+        new = [one.clone(memory_format=torch.contiguous_format) for one in changed]
         return new or [before[0].clone()], [one.clone() for one in made]
 
     last, made = run_steps(one_step, carried or [torch.zeros(1, device=device)], read)
-    return tuple(last[: len(state)]), tuple(made)
+    return tree_unflatten(last[: len(carried)], layout), tuple(made)
 
 
 class _Joins:

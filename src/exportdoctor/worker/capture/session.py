@@ -20,6 +20,7 @@ from exportdoctor.targets.eager import needs_gradients
 from exportdoctor.torch_internals.fake_tensors import has_fakes
 from exportdoctor.torch_internals.module_proxies import state_id
 from exportdoctor.torch_internals.pytree_registry import names_registered_in
+from exportdoctor.torch_internals.trees import tree_flatten
 from exportdoctor.worker.capture.dim_names import declared_dims, dims_of_submodule, name_axes, select_dims
 from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, input_facts, leaves_of
 from exportdoctor.worker.capture.fingerprint import Fingerprints, Question
@@ -160,11 +161,23 @@ def complete_capture(part: PartCapture, *, exporter: str) -> PartCapture:
             part.fixed = dict.fromkeys(fixed, wording.NOT_COMPARABLE)
             if fixed:
                 part.note(wording.incomparable_modules(fixed))
+            for fqn, module in part.fqns.items():
+                kept = calls[id(module)].kept if fqn != part.prefix and id(module) in calls else []
+                if any(map(_takes_packed_sequence, kept)):
+                    part.fixed[fqn] = wording.PACKED_SEQUENCE
+                    for call in kept:
+                        call.dims = {}
         except Exception as error:  # the first capture stands; only what is dynamic in submodules stays unknown
             part.fixed = _all_below(part, wording.FAILS_AT_OTHER_SIZES)
             part.note(wording.failed_at_other_sizes(type(error).__name__))
         _keep_calls(part, calls, exporter=exporter)
     return part
+
+
+def _takes_packed_sequence(call: Call) -> bool:
+    kind = torch.nn.utils.rnn.PackedSequence
+    leaves, _ = tree_flatten((call.args, call.kwargs), is_leaf=lambda value: isinstance(value, kind))
+    return any(isinstance(leaf, kind) for leaf in leaves)
 
 
 def _all_below(part: PartCapture, reason: str) -> dict[str, str]:

@@ -19,7 +19,13 @@ from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Sta
 from exportdoctor.torch_internals.dynamo_frames import interpreted_frame, is_interpreter, recorded_stack
 from exportdoctor.torch_internals.module_proxies import state_id
 from exportdoctor.torch_internals.tracer_frames import symbolic_node
-from exportdoctor.worker.describe.module_stack import Names, innermost_of, is_call_of_module, runs_module
+from exportdoctor.worker.describe.module_stack import (
+    Names,
+    innermost_of,
+    is_call_of_module,
+    module_of_method,
+    runs_module,
+)
 from exportdoctor.worker.describe.partial_graph import custom_ops, last_op
 from exportdoctor.worker.describe.python_frames import (
     is_raised_by_user,
@@ -136,8 +142,8 @@ def _frames(links: tuple[TracebackType, ...], names: Names) -> Iterator[Frame]:
         yield from _traced_frames(frame, links, names)
         owner = frame.f_locals.get("self")
         if not is_interpreter(owner):
-            module = names.get(state_id(owner)) if isinstance(owner, torch.nn.Module) else None
-            yield python_frame(frame, link, module if runs_module(frame) else None)
+            module = module_of_method(frame) if runs_module(frame) else None
+            yield python_frame(frame, link, None if module is None else names.get(state_id(module)))
         elif id(owner) not in seen:
             seen.add(id(owner))
             yield _dynamo_frame(owner, names)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
-from types import FrameType
+from types import CodeType, FrameType, FunctionType
 
 import torch
 
@@ -38,13 +39,26 @@ def running_modules(frames: Iterable[FrameType]) -> tuple[int, ...]:
     """The `state_id` of each module whose code runs in these frames, in their order."""
     found: dict[int, None] = {}
     for frame in frames:
-        arguments = frame.f_code.co_varnames[: frame.f_code.co_argcount]
-        if arguments[:1] != ("self",) or not runs_module(frame):
-            continue
-        owner = frame.f_locals.get("self")
-        if isinstance(owner, torch.nn.Module):
+        owner = module_of_method(frame) if runs_module(frame) else None
+        if owner is not None:
             found[state_id(owner)] = None
     return tuple(found)
+
+
+def module_of_method(frame: FrameType) -> torch.nn.Module | None:
+    """The module of which a method runs in the frame: its first argument, whatever that is called."""
+    code = frame.f_code
+    name = code.co_varnames[0] if code.co_argcount else ""
+    owner = frame.f_locals.get(name)
+    if not isinstance(owner, torch.nn.Module):
+        return None
+    return owner if name == "self" or _is_method_of(type(owner), code) else None
+
+
+def _is_method_of(kind: type[torch.nn.Module], code: CodeType) -> bool:
+    """Whether the class has a method with this code, which a decorator may wrap."""
+    found = (vars(base).get(code.co_name) for base in kind.__mro__)
+    return any(getattr(inspect.unwrap(one), "__code__", None) is code for one in found if isinstance(one, FunctionType))
 
 
 def innermost_module(running: Iterable[int], names: Names) -> str | None:
