@@ -46,3 +46,40 @@ def test_what_frozen_lengths_ask_of_the_rows_is_told_at_the_try(tmp_path: Path) 
     text = " ".join(render(report, "text").split())
     assert f"gets past this, then {behind.note}" in text
     assert "Masked by" not in text
+
+
+STEPPED = """
+import torch
+from torch import nn
+from torch.export import Dim
+
+class Stepped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+
+    def forward(self, x):
+        found = {}
+        for t in range(x.shape[0]):
+            found[t] = self.layer(x[t]) * t + found.get(t - 1, 0)
+        return found[x.shape[0] - 1]
+
+def build():
+    dims = {0: Dim("time", min=2, max=64), 1: Dim("batch", min=2, max=64)}
+    return Stepped().eval(), (torch.randn(5, 4, 6),), {}, {"x": dims}
+"""
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_cure_that_fixes_one_size_is_proved_at_others_of_the_rest(tmp_path: Path) -> None:
+    """All sizes were drawn together, which the program refuses, and it was compared at the example's alone."""
+    path = tmp_path / "stepped.py"
+    path.write_text(STEPPED)
+    (part,) = scan_file(path, cure=True).parts
+    assert part.prescription is not None
+    assert part.prescription.soundness == "specialised"
+    assert part.prescription.proof is not None
+    assert part.prescription.proof.kinds["sizes"] >= 1
+    assert part.prescription.proof.kinds["values"] > 1
+    assert part.prescription.proof.refused

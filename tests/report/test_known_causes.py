@@ -565,6 +565,9 @@ def test_an_assignment_by_an_index_of_symbols_is_cured_and_told(
         ("cache[:, at] = key", None, "cache[:, at].copy_(key)"),
         ("cache[:, 1] = table[at]", None, ""),
         ("cache[:, at] = key[int(at)]", "key[int(at)]", ""),
+        ("cache[rows, at] = key", "cache[rows, at]", ""),
+        ("cache[mask > 0, at] = 0", None, ""),
+        ("cache[:, at] = key[None]", "cache[:, at]", ""),
     ],
 )
 def test_a_view_is_advised_where_the_index_of_an_assignment_is_at_fault(

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.shims import ExportCall, apply_shims, export_program, find
-from exportdoctor.targets.eager import needs_gradients, run_once
+from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
+from exportdoctor.targets.eager import needs_gradients, run_example, run_once
 from exportdoctor.torch_internals.trees import tree_leaves
 from scanning import scan_file
 
@@ -105,6 +105,39 @@ def test_a_forward_that_computes_gradients_runs_with_them_and_others_without() -
     assert not needs_gradients(plain)
 
 
+def test_what_it_raises_is_known_behind_an_exception_of_our_own() -> None:
+    """`export` said that the eager forward fails, of a model that the scan had cured."""
+    module = Model(forces)
+    (result,) = run_example(module, "default", ((torch.ones(2, 4),), {}))
+    assert not result.output["forces"].requires_grad
+
+
+def test_gradients_of_parameters_are_left_as_they_were() -> None:
+    def accumulates(model: Model, x: Tensor) -> Any:
+        model.layers(x).sum().backward()
+        return model.layers[0].weight.grad.clone()  # type: ignore[union-attr, operator]
+
+    module = Model(accumulates)
+    first, second = (run_once(module, ((torch.ones(2, 4),), {})) for _ in range(2))
+    assert all(one.grad is None for one in module.parameters())
+    torch.testing.assert_close(first, second)
+
+
+def test_a_forward_that_assigns_a_buffer_is_refused() -> None:
+    """torch.export took the value of a node of the same name, and the buffer never changed."""
+
+    def assigns(model: Model, x: Tensor) -> Any:
+        at = x.detach().requires_grad_()
+        slope = torch.autograd.grad(model.layers(at).sum(), at)[0]
+        model.count = slope.mean().detach()
+        return slope
+
+    call = ExportCall(module=Model(assigns), args=(torch.randn(3, 4),))
+    shims = [find("gradients-as-operators")]
+    with pytest.raises(NotApplicable, match="assigns a buffer"), apply_shims(shims, call) as given:
+        export_program(given)
+
+
 def test_what_fails_with_gradients_too_raises_what_it_raised_without() -> None:
     def fails(model: Model, x: Tensor) -> Any:
         if torch.is_grad_enabled():
@@ -150,4 +183,4 @@ def test_a_model_of_forces_is_scanned_and_cured(tmp_path: Any) -> None:
     assert part.prescription is not None
     assert [step.shim for step in part.prescription.steps] == ["gradients-as-operators"]
     assert part.prescription.soundness == "exact"
-    assert any("because it computes some itself" in note for note in report.notes)
+    assert any("fails under torch.no_grad()" in note for note in report.notes)

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,6 +18,7 @@ from exportdoctor.shims import ExportCall, apply_shims, export_program, find
 from exportdoctor.shims.own.index_as_item import assign, take
 
 SIZES = (3, 4, 2, 5)
+MASK = [[True, False, True], [False, True, False], [False, False, True]]
 
 
 def number(n: int) -> Tensor:
@@ -79,6 +81,16 @@ def test_an_index_of_symbols_reads_and_writes_what_one_of_numbers_does(
     one, other = x.clone(), x.clone()
     assign(one, symbolic, 7.0 if with_number else value)
     other[plain] = value
+    assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("mask", [MASK, np.array(MASK), torch.tensor(MASK)], ids=["list", "array", "tensor"])
+def test_a_mask_takes_as_many_dimensions_as_it_has(mask: Any) -> None:
+    x = torch.randn(3, 3, 5)
+    assert torch.equal(take(x, (mask, number(2))), x[torch.tensor(MASK), 2])
+    one, other = x.clone(), x.clone()
+    assign(one, (mask, number(-1)), 7.0)
+    other[torch.tensor(MASK), -1] = 7.0
     assert torch.equal(one, other)
 
 

@@ -8,14 +8,17 @@ from typing import Any
 
 from exportdoctor.core.patch_attribute import patch_attributes
 from exportdoctor.shims.export_call import ExportCall, Inputs
-from exportdoctor.targets.eager import copy_inputs, restore_afterwards
+from exportdoctor.targets.eager import copy_inputs, needs_gradients, restore_afterwards
 from exportdoctor.targets.plain_state import plain_state
 
 
 def run_copy(call: ExportCall, inputs: Inputs | None = None) -> Any:
     """The module's outputs for `inputs`, which it may change, or for a copy of the example. The module is restored."""
+    import torch
+
     args, kwargs = copy_inputs((call.args, call.kwargs)) if inputs is None else inputs
-    with restore_afterwards(call.module):
+    recorded = torch.is_grad_enabled() or needs_gradients(call.module)
+    with restore_afterwards(call.module), torch.set_grad_enabled(recorded):
         return call.module(*args, **kwargs)
 
 
@@ -48,7 +51,7 @@ def changed_number(call: ExportCall) -> str:
     """
     import torch
 
-    with restore_afterwards(call.module), torch.no_grad():
+    with restore_afterwards(call.module), torch.set_grad_enabled(needs_gradients(call.module)):
         seen = []
         for _ in range(2):
             args, kwargs = copy_inputs((call.args, call.kwargs))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import errno
-import functools
 import logging
 import re
 import traceback
@@ -72,38 +71,47 @@ def _compressed_layouts() -> tuple[Any, ...]:
     return torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc
 
 
-@functools.cache
-def _with_gradients() -> weakref.WeakSet[nn.Module]:
-    """The modules whose forward fails where no gradients are recorded, because it computes some itself."""
-    return weakref.WeakSet()
+_with_gradients: dict[int, weakref.ref[nn.Module]] = {}
+"""The modules whose forward fails where no gradients are recorded, because it computes some itself, by id: a module may
+refuse to be hashed."""
 
 
 def needs_gradients(module: nn.Module) -> bool:
     """Whether eager runs of the module record gradients, because its forward failed without."""
-    return module in _with_gradients()
+    known = _with_gradients.get(id(module))
+    return known is not None and known() is module
 
 
 def run_forward(module: nn.Module, run: Callable[[], _Result]) -> _Result:
     """What `run` gives, which calls the module, without gradients; with them where its forward needs some.
 
-    Raises what the module raises. `run` may be called twice.
+    Raises what the module raises. `run` may be called twice. The gradients of parameters are restored.
     """
     import torch
 
-    with torch.set_grad_enabled(needs_gradients(module)):
+    if not needs_gradients(module):
         try:
-            return run()
-        except RuntimeError as error:
-            if needs_gradients(module) or not _NEEDS_GRADIENTS.search(str(error)):
+            with torch.no_grad():
+                return run()
+        except Exception as error:
+            if not _NEEDS_GRADIENTS.search(text_of(error)):
                 raise
             first = error
-    _with_gradients().add(module)
+    else:
+        first = None
+    _with_gradients[id(module)] = weakref.ref(module)
+    grads = [(parameter, parameter.grad) for parameter in module.parameters()]
     try:
         with torch.enable_grad():
             return run()
-    except Exception:
-        _with_gradients().discard(module)
-        raise first from None
+    except Exception as error:
+        if first is None:
+            raise
+        del _with_gradients[id(module)]
+        raise first from error.__cause__
+    finally:
+        for parameter, grad in grads:
+            parameter.grad = grad
 
 
 def run_once(module: nn.Module, inputs: Inputs) -> Any:

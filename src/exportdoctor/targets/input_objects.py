@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from exportdoctor.core.patch_attribute import set_on_object
@@ -25,10 +25,10 @@ def attribute_names(value: Any) -> tuple[str, ...]:
 
 
 def fields_of(value: Any) -> dict[str, Any]:
-    """What an object is taken apart into: its attributes by name, of a dataclass those that are not None."""
+    """What an object is taken apart into: its attributes by name, without fields of a dataclass that are None."""
     found = {name: getattr(value, name) for name in attribute_names(value)}
-    skips_none = dataclasses.is_dataclass(value)
-    return {name: one for name, one in found.items() if one is not None or not skips_none}
+    declared = {one.name for one in dataclasses.fields(value)} if dataclasses.is_dataclass(value) else ()
+    return {name: one for name, one in found.items() if one is not None or name not in declared}
 
 
 def with_fields(value: Any, fields: Mapping[str, Any]) -> Any:
@@ -39,11 +39,27 @@ def with_fields(value: Any, fields: Mapping[str, Any]) -> Any:
 def build_object(kind: type[Any], fields: Mapping[str, Any]) -> Any:
     """An object of the class with these attributes, without `__init__`; fields of a dataclass that are left out are
     None."""
-    made = object.__new__(kind)
+    try:
+        made = object.__new__(kind)
+    except TypeError:  # a class of Python's own lays out its memory, and may keep more there than attributes
+        if not issubclass(kind, SimpleNamespace):
+            raise
+        made = SimpleNamespace.__new__(kind)
     missing = {field.name: None for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else {}
     for name, one in {**missing, **fields}.items():
         set_on_object(made, name, one)
     return made
+
+
+def can_be_rebuilt(value: Any) -> bool:
+    """Whether it is an object with tensors like which others can be made without its class's own code."""
+    if not holds_tensors(value):
+        return False
+    try:
+        with_fields(value, fields_of(value))
+    except Exception:
+        return False
+    return True
 
 
 def is_plain_kind(value: Any) -> bool:
@@ -87,12 +103,12 @@ def _layout_of(value: Any, leaves: list[Any]) -> InputLayout:
     if node_kind(value) != "leaf":
         keys = tuple(value) if isinstance(value, Mapping) else ()
         children, rebuild = flatten_once(value)
-    elif holds_tensors(value):
+    elif can_be_rebuilt(value):
         fields = fields_of(value)
-        keys, children = tuple(fields), list(fields.values())
+        children = list(fields.values())
 
         def rebuild(others: list[Any]) -> Any:
-            return with_fields(value, dict(zip(keys, others, strict=True)))
+            return with_fields(value, dict(zip(fields, others, strict=True)))
 
     else:
         leaves.append(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Literal
@@ -81,8 +81,10 @@ def register_node(
     build: Callable[..., Any],
     *,
     context: Callable[[Any], Any] | None = None,
+    names: Callable[[Any], Iterable[str]] | None = None,
 ) -> None:
     """Make `kind` a node: `children` takes it apart, `build` puts it together. An earlier registration is replaced.
+    `names` are those of the attributes that the children are; without, they are numbered.
 
     `context` is what else an object is, as nested tuples of plain values; `build` then gets it after the children. A
     program refuses an input of another context than its example's.
@@ -92,6 +94,11 @@ def register_node(
 
     def of(value: Any) -> Any:
         return None if context is None else context(value)
+
+    def keys_of(value: Any) -> list[Any]:
+        if names is not None:
+            return [pytree.GetAttrKey(one) for one in names(value)]
+        return [pytree.SequenceKey(place) for place, _ in enumerate(children(value))]
 
     name = f"{kind.__module__}.{kind.__qualname__}"
     for registry in (pytree.SUPPORTED_NODES, pytree.SUPPORTED_SERIALIZED_TYPES):
@@ -104,10 +111,7 @@ def register_node(
         serialized_type_name=name,
         to_dumpable_context=lambda known: known,
         from_dumpable_context=_as_tuples,
-        flatten_with_keys_fn=lambda value: (
-            [(pytree.SequenceKey(place), child) for place, child in enumerate(children(value))],
-            of(value),
-        ),
+        flatten_with_keys_fn=lambda value: (list(zip(keys_of(value), children(value), strict=True)), of(value)),
     )
     fx_pytree.register_pytree_flatten_spec(kind, lambda value, _: children(value))
 

@@ -18,7 +18,7 @@ FAILS_AT_OTHER_SIZES = "the forward fails at other sizes"
 PACKED_SEQUENCE = "torch takes no dynamic sizes for a PackedSequence"
 """Why a submodule is asked at fixed sizes although its part has dynamic ones."""
 
-COMPUTES_GRADIENTS = "its forward fails without gradients, because it computes some itself: eager records them"
+COMPUTES_GRADIENTS = "its forward computes gradients and fails under torch.no_grad(), so that eager runs record them"
 ASKED_WITHOUT_OTHER_SIZES = "without inputs of other sizes, submodules are asked at fixed sizes"
 TAKES_POSITIONS = (
     "the decode file takes position_ids: cure.next_positions(model, inputs) for the first new token, then one more each"

@@ -24,6 +24,14 @@ _COMPARISONS = {
     "allclose": "Compare them by `torch.isclose(x, y).all()`: that is a tensor, by which torch.where can choose.",
 }
 _MOST_FIXES = 3
+_WITHOUT_GRADIENTS = (
+    "Call torch.export.export under torch.no_grad(): where gradients are recorded, what is written into a view makes "
+    "torch compute the view once more, and its sizes or its place are new symbols."
+)
+_GRADIENTS_INSIDE = (
+    "Compute the gradients outside of the model, or trace it first with make_fx of torch.fx.experimental.proxy_tensor, "
+    "whose graph has the operators of a backward pass."
+)
 _BIND = "Keep the value as an attribute of the module, or pass a str, an int or a bool from which forward makes it."
 _PLAIN_INPUTS = {
     "numpy.ndarray": "Pass a tensor: torch.from_numpy makes one of the array.",
@@ -217,10 +225,13 @@ _CAUSES = (
     _Cause(
         FailureKind.DATA_DEPENDENT_VALUE,
         r"(?s)^Pending unbacked symbols .*\bgrad_fn=",
-        lambda *_: (
-            "Call torch.export.export under torch.no_grad(): where gradients are recorded, what is written into a view "
-            "makes torch compute the view once more, and its sizes or its place are new symbols."
-        ),
+        lambda finding, _: "" if "narrow(" in f"{finding.expression} {finding.source}" else _WITHOUT_GRADIENTS,
+    ),
+    _Cause(
+        FailureKind.AUTOGRAD_STATE,
+        LEAKED_CONSTANT,
+        lambda *_: _GRADIENTS_INSIDE,
+        lambda *_: "The forward computes gradients: torch.export traces above autograd, and sees no backward pass.",
     ),
     _Cause(
         FailureKind.DATA_DEPENDENT_VALUE,

@@ -151,7 +151,7 @@ def _index_of_values(finding: Finding) -> str:
 def assigned_by_index(finding: Finding) -> str:
     """`y[:, n] = x`: no view, as `y[:, n]` is, but a place, for which Python's index wants numbers."""
     for target, node in _written_places(finding):
-        if not _may_be_symbolic(target.slice) or not _is_evaluated(finding, target):
+        if not _chooses_a_view(target.slice) or not _is_evaluated(finding, target) or _has_new_rows(node.value):
             continue
         if isinstance(node, ast.AugAssign):
             method = _IN_PLACE.get(type(node.op), "")
@@ -165,8 +165,22 @@ def assigned_by_index(finding: Finding) -> str:
     return ""
 
 
-def _may_be_symbolic(index: ast.expr) -> bool:
-    return any(isinstance(node, ast.Name | ast.Attribute | ast.Call) for node in ast.walk(index))
+def _chooses_a_view(index: ast.expr) -> bool:
+    """Whether one part of the index is computed, and the others are slices and constants: of two, one may be rows or a
+    mask, of which the index makes a copy."""
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    if any(isinstance(part, ast.List | ast.Compare | ast.Tuple) for part in parts):
+        return False
+    computed = [part for part in parts if not isinstance(part, ast.Slice | ast.Constant | ast.UnaryOp)]
+    names = any(isinstance(node, ast.Name | ast.Attribute | ast.Call) for node in ast.walk(index))
+    return names and len(computed) <= 1
+
+
+def _has_new_rows(value: ast.expr) -> bool:
+    """Whether it is `x[None]` or the like: an assignment takes dimensions of one more, and a method takes none."""
+    new = (node.slice for node in ast.walk(value) if isinstance(node, ast.Subscript))
+    first = (one.elts[0] if isinstance(one, ast.Tuple) and one.elts else one for one in new)
+    return any(isinstance(one, ast.Constant) and one.value is None for one in first)
 
 
 def _is_evaluated(finding: Finding, place: ast.Subscript) -> bool:

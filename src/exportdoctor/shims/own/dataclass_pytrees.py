@@ -51,7 +51,10 @@ def register_attributes(kind: type[Any]) -> None:
     def build(values: list[Any], names: tuple[str, ...]) -> Any:
         return build_object(kind, dict(zip(names, values, strict=True)))
 
-    register_node(kind, lambda one: [*fields_of(one).values()], build, context=lambda one: tuple(fields_of(one)))
+    def names_of(one: Any) -> tuple[str, ...]:
+        return tuple(fields_of(one))
+
+    register_node(kind, lambda one: [*fields_of(one).values()], build, context=names_of, names=names_of)
 
 
 def check_changes_returned(call: ExportCall, objects: Callable[[Any], list[Any]]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from exportdoctor.core.failure.messages import LEAKED_CONSTANT
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
@@ -49,7 +50,12 @@ def _run_operators(module: Any, forward: Forward, args: Any, kwargs: Any) -> Any
             self.module = module
 
         def forward(self, *args: Any, **kwargs: Any) -> Any:
-            return forward(*args, **kwargs)
+            before = dict(self.named_buffers())
+            output = forward(*args, **kwargs)
+            after = dict(self.named_buffers())
+            if before.keys() != after.keys() or any(after[name] is not one for name, one in before.items()):
+                raise NotApplicable("forward assigns a buffer, which torch.export would take from the wrong trace")
+            return output
 
     holder = Holder()
     state = {**dict(holder.named_parameters()), **dict(holder.named_buffers())}
@@ -87,6 +93,7 @@ SHIM = Shim(
     ),
     cures=(
         Cure(kinds=("autograd_state", "vmap")),
+        Cure(message=LEAKED_CONSTANT),
         Cure(message=r"the program holds a (?:fake tensor|tensor of torch\.func)"),
         Cure(where=r"\b(?:grad|vjp|jvp|jacrev|jacfwd|hessian)\(|\.backward\("),
     ),

@@ -84,9 +84,10 @@ def _dims_taken(one: Any) -> int:
 
     if one is None or isinstance(one, bool):
         return 0
-    if isinstance(one, torch.Tensor) and one.dtype in (torch.bool, torch.uint8):
-        return one.dim()
-    return 1
+    if isinstance(one, int | slice | torch.SymInt):
+        return 1
+    places = one if isinstance(one, torch.Tensor) else torch.as_tensor(one)  # of a list, or an array
+    return places.dim() if places.dtype in (torch.bool, torch.uint8) else 1
 
 
 def _is_all(rest: tuple[Any, ...]) -> bool:

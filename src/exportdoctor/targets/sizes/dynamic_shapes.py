@@ -9,13 +9,15 @@ for axes.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.errors import TargetError
-from exportdoctor.targets.input_objects import fields_of, holds_tensors, with_fields
+from exportdoctor.targets.input_objects import can_be_rebuilt, fields_of, with_fields
 from exportdoctor.torch_internals.pytree_registry import flatten_once, is_registered, node_kind, shapes_of_children
 
 if TYPE_CHECKING:
@@ -165,8 +167,8 @@ def _walk(visit: Visit, path: str, value: Any, spec: Any) -> Any:
             return type(value)(*children) if hasattr(value, "_fields") else type(value)(children)
     if is_registered(type(value)):
         items, rebuild = flatten_once(value)
-        return rebuild(_children(visit, path, items, spec))
-    if isinstance(spec, list | tuple) and holds_tensors(value):
+        return rebuild(_children(visit, path, items, spec, names=_names_of_fields(value, items)))
+    if isinstance(spec, list | tuple) and can_be_rebuilt(value):
         fields = fields_of(value)
         specs = spec if len(spec) == len(fields) else [None] * len(fields)
         pairs = zip(fields.items(), specs, strict=True)
@@ -174,15 +176,22 @@ def _walk(visit: Visit, path: str, value: Any, spec: Any) -> Any:
     return visit(path, value, spec)
 
 
-def _children(visit: Visit, path: str, values: Any, spec: Any) -> list[Any]:
+def _names_of_fields(value: Any, items: list[Any]) -> list[str]:
+    """`.name` for each child of a registered dataclass that is the list of its fields; none of other classes."""
+    fields = fields_of(value) if dataclasses.is_dataclass(value) else {}
+    same = len(fields) == len(items) and all(map(operator.is_, fields.values(), items))
+    return [f".{name}" for name in fields] if same else []
+
+
+def _children(visit: Visit, path: str, values: Any, spec: Any, *, names: Sequence[str] = ()) -> list[Any]:
     values = list(values)
+    names = names or [f"[{index}]" for index in range(len(values))]
     match spec:
         case list() | tuple() if len(spec) == len(values):
             shapes = list(spec)
         case _:
             shapes = [None] * len(values)
-    pairs = zip(values, shapes, strict=True)
-    return [_walk(visit, f"{path}[{index}]", value, shape) for index, (value, shape) in enumerate(pairs)]
+    return [_walk(visit, path + name, *pair) for name, *pair in zip(names, values, shapes, strict=True)]
 
 
 def _shapes_by_parameter(module: nn.Module, inputs: Inputs, shapes: Any) -> Mapping[str, Any]:

@@ -25,6 +25,8 @@ def find_fixed_axes(
     places, fixed = inputs.places(), []
     for name, texts in axes.items():
         found = [places[text] for text in texts if text in places]
+        if not found:
+            return None
         shapes = [(inputs.shapes.get(leaf), dimension) for leaf, dimension in found]
         sizes = [shape[at] if isinstance(shape, tuple) and at is not None else shape for shape, at in shapes]
         if any(isinstance(size, int) for size in sizes):

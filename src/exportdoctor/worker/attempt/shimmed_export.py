@@ -141,23 +141,26 @@ def shimmed_export(
     if caught_there:
         raised = note_caught(caught_there, caught_in_eager(call.module, (one.calls for one in sets)))
         caught = "; ".join(filter(None, (raised, caught)))
-    if not agrees:
+    may_refuse = probe.to == "run" and any(shim.soundness == "specialised" for shim in shims)
+    refuses = not agrees and may_refuse and all(row.holds or row.refused or _is_of_layout(row, probe) for row in rows)
+    if not agrees and not refuses:
         why = "; ".join(filter(None, (caught, "" if treated.options.strict else _lost_subclass(call))))
         rows = [row if row.holds else _with_notes([row], why)[0] for row in rows]
         named = name_fixed_numbers(rows, sets, call.module, compare)
         is_explained = probe.shims or why or named != rows or treated.options.strict
         return tuple(named if is_explained else name_other_way(rows, sets, call.module, export_again))
     rows = _with_notes(rows, unloadable_file(why) if why else "", chance, caught)
-    drawer = drawer_for(call, sets[0])
+    drawer = drawer_for(call, sets[0], sizes=not refuses)
     if probe.to == "compare":
         refused = tuple(_drawn_refused(drawer, program, ready, given))
         _, more, chance = hold(*refused)
         return (*_with_notes(rows, chance), *more)
     if not _gives_the_same(call, sets[0]):
         return tuple(rows)
-    drawn = (*drawer.draw(), *_drawn_refused(drawer, program, ready, given, numbers=bool(probe.shims)))
+    each_size = drawer.draw_each_size() if refuses else ()
+    drawn = (*each_size, *drawer.draw(), *_drawn_refused(drawer, program, ready, given, numbers=bool(probe.shims)))
     asked, found, chance = hold(*drawn)
-    wrong = next((place for place, row in enumerate(found) if not row.holds), None)
+    wrong = next((place for place, row in enumerate(found) if not (row.holds or (may_refuse and row.refused))), None)
     if wrong is not None:
         _, nearer, _ = hold(*drawer.shrink(asked[wrong]))
         found[wrong] = next((row for row in nearer if not row.holds), found[wrong])

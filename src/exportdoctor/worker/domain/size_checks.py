@@ -32,7 +32,7 @@ from exportdoctor.worker.translate.failed_node import fx_fact, user_frame
 _ASSERTION = re.compile(r"Runtime assertion failed for expression (.+?)(?: on node .*)?$")
 _GUARD = re.compile(r"Guard failed: (.+)$")
 _SIZE = re.compile(
-    r"(?:L\['(?P<local>\w+)'\]|(?P<name>[A-Za-z_]\w*))(?P<rest>(?:\[[^\]]+\])*)\.size\(\)\[(?P<dim>\d+)\]"
+    r"(?:L\['(?P<local>\w+)'\]|(?P<name>[A-Za-z_]\w*))(?P<rest>(?:\[[^\]]+\]|\.(?!size\(\))\w+)*)\.size\(\)\[(?P<dim>\d+)\]"
 )
 _SYMBOL = re.compile(r"\b[su]\d+\b")
 _NAME = re.compile(r"[A-Za-z_]\w*")

@@ -87,9 +87,10 @@ def other_calls(
             yield replace(first, title=title, kind=kind, calls=calls, results=results, made_up=made_up)
 
 
-def drawer_for(call: ExportCall, first: InputSet) -> SetDrawer:
-    """What draws further sets for this call; `first` is the example."""
-    known = [(call.args, call.kwargs), *call.more_inputs]
+def drawer_for(call: ExportCall, first: InputSet, *, sizes: bool = True) -> SetDrawer:
+    """What draws further sets for this call; `first` is the example. Without `sizes` none of them is a change of the
+    known inputs of other sizes."""
+    known = [(call.args, call.kwargs), *(call.more_inputs if sizes else ())]
     return SetDrawer(module=call.module, known=known, shapes=call.dynamic_shapes, first=first)
 
 

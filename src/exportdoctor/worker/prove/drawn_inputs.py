@@ -20,7 +20,7 @@ import torch
 from exportdoctor.core.records.outcome import SetKind
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import CallResult, copy_inputs
-from exportdoctor.targets.sizes.other_sizes import same_shapes
+from exportdoctor.targets.sizes.other_sizes import GROWTHS, same_shapes
 from exportdoctor.worker.prove.eager_trace import EagerTrace
 from exportdoctor.worker.prove.input_meaning import mask_among, meaning_of
 from exportdoctor.worker.prove.input_recipes import InputRecipes, Recipe
@@ -99,6 +99,12 @@ class SetDrawer:
             if one is not None:
                 found += 1
                 yield one
+
+    def draw_each_size(self) -> Iterator[InputSet]:
+        """For each dynamic dimension a set in which it alone, with those that go with it, has another size."""
+        for place in range(_MOST_DIMENSIONS if self.shapes is not None else 0):
+            tries = (partial(self._recipes.with_other_size, place, GROWTHS[first:]) for first in range(len(GROWTHS)))
+            yield from itertools.islice(filter(None, (self._try("sizes", make) for make in tries)), 1)
 
     def draw_refused(self, refuses: Callable[[Inputs], str], *, numbers: bool = False) -> Iterator[InputSet]:
         """For each reason that `refuses` names for some size of a dynamic dimension, from two on, the first such set

@@ -14,7 +14,7 @@ import torch
 from exportdoctor.core.records.outcome import SetKind
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import copy_inputs
-from exportdoctor.targets.sizes.other_sizes import following_sizes, resize_inputs
+from exportdoctor.targets.sizes.other_sizes import Growth, following_sizes, resize_inputs
 from exportdoctor.worker.prove.drawn_values import EXTREMES, FloatDraw, draw_like, write
 from exportdoctor.worker.prove.input_meaning import WholeNumbers, redraw_numbers
 from exportdoctor.worker.prove.object_walk import is_whole, map_tensors, tensors_by_path
@@ -199,6 +199,12 @@ class InputRecipes:
             only=place,
             following=self._following,
         )
+        return None if made is None else self._fit_numbers(made)
+
+    def with_other_size(self, place: int, growths: tuple[Growth, ...]) -> Inputs | None:
+        """The example with another size in a dynamic dimension alone, and in those that go with it."""
+        example = copy_inputs(self.known[0])
+        made = resize_inputs(self.module, example, self.shapes, growths, only=place, following=self._following)
         return None if made is None else self._fit_numbers(made)
 
     def _fit_numbers(self, base: Inputs) -> Inputs:
