@@ -104,11 +104,11 @@ def run_forward(module: nn.Module, run: Callable[[], _Result]) -> _Result:
     try:
         with torch.enable_grad():
             return run()
-    except Exception as error:
+    except Exception:
         if first is None:
             raise
         del _with_gradients[id(module)]
-        raise first from error.__cause__
+        raise first from first.__cause__
     finally:
         for parameter, grad in grads:
             parameter.grad = grad
