@@ -85,30 +85,28 @@ def needs_gradients(module: nn.Module) -> bool:
 def run_forward(module: nn.Module, run: Callable[[], _Result]) -> _Result:
     """What `run` gives, which calls the module, without gradients; with them where its forward needs some.
 
-    Raises what the module raises. `run` may be called twice. The gradients of parameters are restored.
+    Raises what the module raises, as it does where gradients are recorded if it was asked so. `run` may be called
+    twice. The gradients of parameters are restored.
     """
     import torch
 
-    if not needs_gradients(module):
+    known = needs_gradients(module)
+    if not known:
         try:
             with torch.no_grad():
                 return run()
         except Exception as error:
             if not _NEEDS_GRADIENTS.search(text_of(error)):
                 raise
-            first = error
-    else:
-        first = None
     _with_gradients[id(module)] = weakref.ref(module)
     grads = [(parameter, parameter.grad) for parameter in module.parameters()]
     try:
         with torch.enable_grad():
             return run()
     except Exception:
-        if first is None:
-            raise
-        del _with_gradients[id(module)]
-        raise first from first.__cause__
+        if not known:
+            del _with_gradients[id(module)]
+        raise
     finally:
         for parameter, grad in grads:
             parameter.grad = grad

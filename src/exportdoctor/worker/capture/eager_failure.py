@@ -14,6 +14,10 @@ _VALUE_ERRORS = frozenset(
     {"DataDependentOutputException", "DynamicOutputShapeException", "UnsupportedOperatorException",
      "UnsupportedFakeTensorException", "UnsupportedMutationAliasingException", "GuardOnDataDependentSymNode"}
 )  # fmt: skip
+_IN_A_FORK = (
+    "The forward computes gradients, and this process has done so before: then torch computes none in a forked copy of "
+    "it, in which a model in memory is scanned. Write a function that returns the model and scan FILE.py:FUNCTION"
+)
 
 
 def wants_values(error: BaseException) -> bool:
@@ -46,6 +50,6 @@ def eager_failure(error: BaseException, part: str, entry: BuiltPart | None, *, f
         )
     return TargetError(
         f"The eager forward of part {part} fails{where}: {summary(error)}",
-        hint=FIX_FIRST,
+        hint=_IN_A_FORK if "autograd's threading" in text_of(error) else FIX_FIRST,
         stack=own_stack(error),
     )
