@@ -83,3 +83,39 @@ def test_a_cure_that_fixes_one_size_is_proved_at_others_of_the_rest(tmp_path: Pa
     assert part.prescription.proof.kinds["sizes"] >= 1
     assert part.prescription.proof.kinds["values"] > 1
     assert part.prescription.proof.refused
+
+
+FED = """
+import torch
+from torch import nn
+from torch.export import Dim
+
+class Fed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.cell, self.head = nn.Embedding(7, 4), nn.GRUCell(4, 4), nn.Linear(4, 7)
+
+    def forward(self, state, wanted):
+        word, rows = torch.zeros(state.shape[0], dtype=torch.long), []
+        for t in range(wanted.shape[1]):
+            state = self.cell(self.words(word), state)
+            rows.append(self.head(state))
+            word = wanted[:, t]
+        return torch.stack(rows, 1)
+
+def build():
+    sizes = ({0: Dim("batch")}, {0: Dim("batch"), 1: Dim("time", max=30)})
+    return Fed(), (torch.randn(2, 4), torch.randint(0, 7, (2, 5))), {}, sizes
+"""
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_program_that_runs_without_gradients_alone_is_told_so(tmp_path: Path) -> None:
+    """It was proved under torch.no_grad(), and raised where the user called it."""
+    path = tmp_path / "fed.py"
+    path.write_text(FED)
+    (part,) = scan_file(path, cure=True).parts
+    assert part.prescription is not None
+    assert part.prescription.proof is not None
+    assert any("runs under torch.no_grad() only" in note for note in part.prescription.proof.notes)

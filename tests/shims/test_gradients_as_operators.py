@@ -105,6 +105,22 @@ def test_a_forward_that_computes_gradients_runs_with_them_and_others_without() -
     assert not needs_gradients(plain)
 
 
+def keeps_activations(model: Model, x: Tensor) -> Any:
+    found: list[Tensor] = []
+    rows = model.layers[0](x)  # type: ignore[operator]
+    rows.register_hook(found.append)
+    kept = rows.tanh()
+    kept.retain_grad()
+    kept.sum().backward()
+    return found[0] * kept.grad
+
+
+def test_hooks_on_activations_run_with_gradients() -> None:
+    module = Model(keeps_activations)
+    x = torch.ones(2, 4)
+    torch.testing.assert_close(run_once(module, ((x,), {})), module(x).detach())
+
+
 def test_what_it_raises_is_known_behind_an_exception_of_our_own() -> None:
     """`export` said that the eager forward fails, of a model that the scan had cured."""
     module = Model(forces)

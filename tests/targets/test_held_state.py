@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
@@ -220,3 +221,23 @@ def test_what_is_written_through_data_is_put_back() -> None:
 def test_on_a_gpu_what_is_written_through_data_is_put_back() -> None:
     end = fork(lambda _: str(values_after_two_calls("cuda")).encode()).wait()
     assert end.data.decode() == "[[6.0], [6.0], [1.0, 1.0, 1.0], [1.0, 1.0]]"
+
+
+def test_a_buffer_that_was_written_into_with_gradients_carries_none_afterwards() -> None:
+    class Cached(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+            self.cache: torch.Tensor
+            self.register_buffer("cache", torch.zeros(2, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.cache[0] = self.layer(x)
+            return self.cache * 2
+
+    module = Cached()
+    with torch.enable_grad(), restore_afterwards(module):
+        module(torch.ones(4))
+    assert not module.cache.requires_grad
+    assert torch.equal(module.cache, torch.zeros(2, 4))
+    copy.deepcopy(module)

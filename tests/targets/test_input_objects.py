@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.export import Dim
 
+from exportdoctor.shims import ExportCall, apply_shims, export_program, find
 from exportdoctor.shims.own.dataclass_pytrees import register_attributes
 from exportdoctor.targets.input_objects import can_be_rebuilt, fields_of, flatten_inputs
 from exportdoctor.torch_internals.pytree_registry import temporary_registrations
@@ -93,3 +95,23 @@ def test_what_holds_more_than_attributes_is_left_whole() -> None:
     (leaf,), layout = flatten_inputs((number,))
     assert leaf is number
     assert layout.unflatten([leaf]) == (3,)
+
+
+@dataclass
+class Masked:
+    x: Tensor
+    x_mask: Tensor
+
+
+def test_fields_of_which_one_name_begins_with_another_export() -> None:
+    """torch mistook `L['b'].x` for a part of `L['b'].x_mask`, and made guards that are no Python."""
+
+    class Sum(nn.Module):
+        def forward(self, b: Masked) -> Tensor:
+            return (b.x * b.x_mask).sum(0)
+
+    sizes = ([{0: Dim.DYNAMIC}, {0: Dim.DYNAMIC}],)
+    call = ExportCall(module=Sum(), args=(Masked(torch.ones(3), torch.ones(3)),), dynamic_shapes=sizes)
+    with apply_shims([find("register-dataclass-pytree")], call) as given:
+        program = export_program(given).module()
+        assert program(Masked(torch.ones(5), torch.ones(5))) == 5

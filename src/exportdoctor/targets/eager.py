@@ -37,7 +37,7 @@ _REQUIRES = re.compile(r"requires the ([\w.-]+) library")
 _BUILT_FOR_TORCH = frozenset({"torchvision", "torchaudio", "torchcodec"})
 _LONGEST_LINE, _LINES = 300, 8
 """Characters of a line of a stack, and lines of the exception at its end."""
-_NEEDS_GRADIENTS = re.compile(r"does not require grad")
+_NEEDS_GRADIENTS = re.compile(r"(?:does not|doesn't) require grad|requires_grad=False")
 FIX_FIRST = "The model fails before any export; fix the model or its inputs first"
 
 

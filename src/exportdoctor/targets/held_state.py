@@ -44,6 +44,7 @@ def restore_held_state(module: nn.Module) -> Iterator[None]:
     tensors, undo = _walk(module)
     buffers = [(buffer, without_repeats(buffer).clone()) for buffer in module.buffers()]
     sizes = [buffer.shape for buffer in module.buffers()]
+    plain = [buffer for buffer in module.buffers() if not buffer.requires_grad]
     known = {id(buffer) for buffer, _ in buffers}
     saved = list(_save(one for one in tensors if id(one) not in known))
     try:
@@ -63,6 +64,9 @@ def restore_held_state(module: nn.Module) -> Iterator[None]:
                 if buffer.shape != shape:  # resize_ would keep memory that a file of a tensor without elements refuses
                     buffer.data = torch.empty(shape, dtype=buffer.dtype, device=buffer.device)
                 without_repeats(buffer).copy_(value)
+            for buffer in (one for one in plain if one.requires_grad):  # what was written into it carried gradients
+                with suppress(RuntimeError):  # a view cannot be taken off its graph
+                    buffer.detach_().requires_grad_(False)
 
 
 def without_repeats(tensor: torch.Tensor) -> torch.Tensor:

@@ -84,7 +84,7 @@ def register_node(
     names: Callable[[Any], Iterable[str]] | None = None,
 ) -> None:
     """Make `kind` a node: `children` takes it apart, `build` puts it together. An earlier registration is replaced.
-    `names` are those of the attributes that the children are; without, they are numbered.
+    `names` are those of the attributes that the children are; without, or where it gives none, they are numbered.
 
     `context` is what else an object is, as nested tuples of plain values; `build` then gets it after the children. A
     program refuses an input of another context than its example's.
@@ -96,9 +96,8 @@ def register_node(
         return None if context is None else context(value)
 
     def keys_of(value: Any) -> list[Any]:
-        if names is not None:
-            return [pytree.GetAttrKey(one) for one in names(value)]
-        return [pytree.SequenceKey(place) for place, _ in enumerate(children(value))]
+        named = [pytree.GetAttrKey(one) for one in names(value)] if names is not None else []
+        return named or [pytree.SequenceKey(place) for place, _ in enumerate(children(value))]
 
     name = f"{kind.__module__}.{kind.__qualname__}"
     for registry in (pytree.SUPPORTED_NODES, pytree.SUPPORTED_SERIALIZED_TYPES):

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from exportdoctor.core.exception_text import summary
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.export import (
     ExportedFile,
@@ -271,6 +272,11 @@ def empty_constant(name: str, *, of_transform: bool, op: str, at: str) -> str:
 def unloadable_file(why: str) -> str:
     """Said of a program that runs, and not from a file."""
     return f"{_STAGES['load']}: {why}"
+
+
+def raises_with_gradients(error: BaseException) -> str:
+    """Said of a program that runs without gradients alone, where eager runs with them too."""
+    return f"the program runs under torch.no_grad() only; with gradients it raises {summary(error)}"
 
 
 def says_unloadable(note: str) -> bool:

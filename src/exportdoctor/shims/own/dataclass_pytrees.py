@@ -54,7 +54,12 @@ def register_attributes(kind: type[Any]) -> None:
     def names_of(one: Any) -> tuple[str, ...]:
         return tuple(fields_of(one))
 
-    register_node(kind, lambda one: [*fields_of(one).values()], build, context=names_of, names=names_of)
+    def keys_of(one: Any) -> tuple[str, ...]:
+        """The names; none where one begins with another, which torch mistakes for it in the guards of a program."""
+        names = names_of(one)
+        return () if any(name != other and name.startswith(other) for name in names for other in names) else names
+
+    register_node(kind, lambda one: [*fields_of(one).values()], build, context=names_of, names=keys_of)
 
 
 def check_changes_returned(call: ExportCall, objects: Callable[[Any], list[Any]]) -> None:

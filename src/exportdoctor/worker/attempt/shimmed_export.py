@@ -43,7 +43,7 @@ from exportdoctor.worker.prove.fixed_numbers import name_fixed_numbers
 from exportdoctor.worker.prove.input_set import InputSet, run_in_eager
 from exportdoctor.worker.prove.other_way import name_other_way
 from exportdoctor.worker.prove.read_texts import watch_texts
-from exportdoctor.worker.prove.recorded_gradients import held_to_traced
+from exportdoctor.worker.prove.recorded_gradients import fails_with_gradients, held_to_traced
 from exportdoctor.worker.prove.repeated_eager import leave_out_chance, why_unlike
 from exportdoctor.worker.prove.rounding import has_halves, leave_out_rounding, widen_to_rounding
 from exportdoctor.worker.prove.unused_draws import states_of_generators, uses_draws
@@ -112,6 +112,8 @@ def shimmed_export(
             return row
 
         rows = [ask(given, one) for one in sets]
+        asks_mode = bool(probe.shims) and probe.to == "run"
+        graded = fails_with_gradients(call.module, ready, given.convert, sets[0]) if rows[0].holds and asks_mode else ""
         agrees = all(row.holds or _is_of_layout(row, probe) for row in rows)
         why = why_unloadable(program) if agrees else ""
 
@@ -149,7 +151,7 @@ def shimmed_export(
         named = name_fixed_numbers(rows, sets, call.module, compare)
         is_explained = probe.shims or why or named != rows or treated.options.strict
         return tuple(named if is_explained else name_other_way(rows, sets, call.module, export_again))
-    rows = _with_notes(rows, unloadable_file(why) if why else "", chance, caught)
+    rows = _with_notes(rows, unloadable_file(why) if why else "", graded, chance, caught)
     drawer = drawer_for(call, sets[0], sizes=not refuses)
     if probe.to == "compare":
         refused = tuple(_drawn_refused(drawer, program, ready, given))

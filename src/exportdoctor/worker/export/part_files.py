@@ -35,6 +35,7 @@ from exportdoctor.worker.export.program_file import classes_of, load_program, mo
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import failed_run
 from exportdoctor.worker.prove.input_set import InputSet
+from exportdoctor.worker.prove.recorded_gradients import fails_with_gradients
 from exportdoctor.worker.prove.rounding import leave_out_rounding, widen_to_rounding
 from exportdoctor.worker.translate.failed_node import describe_export_failure, describe_stage_failure
 from exportdoctor.worker.translate.onnx_bisect import find_smallest_submodule
@@ -165,6 +166,9 @@ def _export_under_shims(job: PartJob, call: ExportCall) -> tuple[PartExport, lis
             _as_onnx(job, made, call, program)
         job.doing(f"comparing with eager on {len(job.sets)} input sets")
         compared = list(_compare(job, made, call))
+        if job.shims and job.request.to == "pt2":
+            graded = fails_with_gradients(job.part.module, made.loaded, call.convert, job.sets[0])
+            made.notes += [graded] if graded else []
         if job.find_losses:
             job.doing("looking for where precision is lost")
             made.losses = losses_of(program, inputs_in_traced_order(program, call.args, call.kwargs))

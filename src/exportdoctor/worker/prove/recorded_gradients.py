@@ -16,8 +16,9 @@ import torch
 
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.core.records.outcome import Agreement
+from exportdoctor.report.wording.export import raises_with_gradients
 from exportdoctor.targets.built import Inputs
-from exportdoctor.targets.eager import CallResult, needs_gradients, run_calls
+from exportdoctor.targets.eager import CallResult, copy_inputs, needs_gradients, restore_afterwards, run_calls
 from exportdoctor.torch_internals.trees import tree_map
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, tensors_in
 from exportdoctor.worker.prove.input_set import InputSet, says_nothing
@@ -52,6 +53,29 @@ def answered_with_gradients(module: torch.nn.Module, one: InputSet) -> InputSet 
     if results is None:
         return None
     return replace(one, results=results, disturbed=(), with_gradients=True)
+
+
+def fails_with_gradients(
+    module: torch.nn.Module, program: torch.nn.Module, convert: Callable[[Inputs], Inputs], example: InputSet
+) -> str:
+    """That the program raises where gradients are recorded, as they are unless the user says otherwise, and eager does
+    not; else empty. Programs are compared without gradients. `convert` makes the program's inputs of eager's."""
+    if not any(parameter.requires_grad for parameter in program.parameters()):
+        return ""
+    nothing = torch.empty(0)
+
+    def call(one: torch.nn.Module, inputs: Inputs) -> None:
+        hooks = torch.autograd.graph.saved_tensors_hooks(lambda _: nothing, lambda _: nothing)
+        with restore_afterwards(one), torch.enable_grad(), hooks:
+            one(*inputs[0], **inputs[1])
+
+    try:
+        call(program, convert(copy_inputs(example.inputs)))
+    except Exception as error:
+        with suppress(Exception):
+            call(module, copy_inputs(example.inputs))
+            return raises_with_gradients(error)
+    return ""
 
 
 def asks_for_gradients(module: torch.nn.Module, inputs: Inputs) -> bool:
