@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exportdoctor.core.axis_names import group_derived
 from exportdoctor.core.protocol.scan import CallFact, InputFact
 from exportdoctor.core.records.outcome import (
     ExceptionFact,
@@ -20,7 +21,7 @@ from exportdoctor.core.records.outcome import (
     SliceNode,
 )
 from exportdoctor.core.records.probe import Probe
-from exportdoctor.engine.part.dimensions import Dimensions, group_derived, smallest_dimensions
+from exportdoctor.engine.part.dimensions import Dimensions, smallest_dimensions
 from exportdoctor.report.slice_text import as_dot, as_mermaid, as_text
 
 NAMES = ("batch", "sequence", "patches", "windows", "heads")

@@ -103,7 +103,7 @@ def run_forward(module: nn.Module, run: Callable[[], _Result]) -> _Result:
     try:
         with torch.enable_grad():
             return run()
-    except Exception:
+    except BaseException:  # NoEnd, too
         if not known:
             del _with_gradients[id(module)]
         raise

@@ -9,19 +9,16 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from exportdoctor.core.patch_attribute import set_on_object
-from exportdoctor.targets.held_state import attributes_of
+from exportdoctor.targets.held_state import attributes_of, slots_of
 from exportdoctor.torch_internals.pytree_registry import flatten_once, node_kind
 from exportdoctor.torch_internals.trees import tree_leaves
 
 
 def attribute_names(value: Any) -> tuple[str, ...]:
     """The names of an object's attributes that are set: a dataclass's fields, then those of its slots and its dict."""
-    names = [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else []
-    for base in type(value).__mro__:
-        slots = vars(base).get("__slots__", ())
-        names += [slots] if isinstance(slots, str) else list(slots)
-    names = [name for name in names if name not in ("__dict__", "__weakref__") and hasattr(value, name)]
-    return tuple(dict.fromkeys([*names, *attributes_of(value)]))
+    fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
+    names = [one.name for one in fields if hasattr(value, one.name)]
+    return tuple(dict.fromkeys([*names, *dict(slots_of(value)), *attributes_of(value)]))
 
 
 def fields_of(value: Any) -> dict[str, Any]:
@@ -29,11 +26,6 @@ def fields_of(value: Any) -> dict[str, Any]:
     found = {name: getattr(value, name) for name in attribute_names(value)}
     declared = {one.name for one in dataclasses.fields(value)} if dataclasses.is_dataclass(value) else ()
     return {name: one for name, one in found.items() if one is not None or name not in declared}
-
-
-def with_fields(value: Any, fields: Mapping[str, Any]) -> Any:
-    """An object like `value` with these attributes."""
-    return build_object(type(value), fields)
 
 
 def build_object(kind: type[Any], fields: Mapping[str, Any]) -> Any:
@@ -56,7 +48,7 @@ def can_be_rebuilt(value: Any) -> bool:
     if not holds_tensors(value):
         return False
     try:
-        with_fields(value, fields_of(value))
+        build_object(type(value), fields_of(value))
     except Exception:
         return False
     return True
@@ -108,7 +100,7 @@ def _layout_of(value: Any, leaves: list[Any]) -> InputLayout:
         children = list(fields.values())
 
         def rebuild(others: list[Any]) -> Any:
-            return with_fields(value, dict(zip(fields, others, strict=True)))
+            return build_object(type(value), dict(zip(fields, others, strict=True)))
 
     else:
         leaves.append(value)

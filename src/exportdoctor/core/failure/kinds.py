@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
+from exportdoctor.core.failure.messages import LEAKED_CONSTANT
 from exportdoctor.core.records.outcome import OutcomeStatus
 
 
@@ -278,14 +279,14 @@ RULES = (
          r"^\s*(?:Failed to set tensor attribute|getattr\(\) on nn\.Module with pending mutation|"
          r"Class attribute mutation when)"),
     Rule(FailureKind.AUTOGRAD_STATE, "autograd made a tensor that no node made", "2.9-2.13",
-         r"fake tensor in the exported program constant's list", culprit=r"autograd\.grad\(|\.backward\("),
+         LEAKED_CONSTANT, culprit=r"autograd\.grad\(|\.backward\("),
     Rule(FailureKind.AUTOGRAD_STATE, "the line that made the constant computes gradients", "2.9-2.13",
-         r"fake tensor in the exported program constant's list",
+         LEAKED_CONSTANT,
          made_by=r"\b(?:autograd\.)?grad\(|\.backward\(|\.grad\b|\bvjp\(|\bjacrev\("),
     Rule(FailureKind.INPUT_MUTATION, "a write into a tensor that went round the tracer", "2.9-2.13",
-         r"fake tensor in the exported program constant's list", op=r"_\."),
+         LEAKED_CONSTANT, op=r"_\."),
     Rule(FailureKind.INPUT_MUTATION, "the line that made the constant gives a tensor other data", "2.13",
-         r"fake tensor in the exported program constant's list", made_by=r"\.data\s*=[^=]"),
+         LEAKED_CONSTANT, made_by=r"\.data\s*=[^=]"),
     Rule(FailureKind.AUTOGRAD_STATE, "a write into a leaf, or across grad modes", "2.0-2.13",
          r"leaf Variable that requires grad is being used in an in-place|"
          r"view was created in (?:no_grad|inference) mode|Inplace update to inference tensor"),

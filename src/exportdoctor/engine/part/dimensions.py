@@ -6,12 +6,12 @@ reproducing the failure nor passing.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import msgspec
 
+from exportdoctor.core.axis_names import group_derived
 from exportdoctor.core.failure.identity import same_failure
 from exportdoctor.core.protocol.scan import CallFact
 from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
@@ -19,8 +19,6 @@ from exportdoctor.core.records.probe import Probe
 from exportdoctor.reduce import ddmin
 
 _QUESTIONS = 24
-# targets/sizes/dynamic_shapes.py: `cache length + 1` follows `cache length`
-_DERIVED = re.compile(r"\*| [+-] ")
 
 Names = tuple[str, ...]
 
@@ -86,18 +84,6 @@ def _ask(probe: Probe, candidate: Groups, answers: Answers) -> Generator[Probe, 
     if key not in answers:
         answers[key] = yield msgspec.structs.replace(probe, dynamic=_flat(candidate))
     return answers[key]
-
-
-def group_derived(names: Iterable[str]) -> tuple[Names, ...]:
-    """The names, each with those derived from it: `2*batch` is dynamic exactly when `batch` is."""
-    groups: dict[str, list[str]] = {}
-    derived: list[str] = []
-    for name in names:
-        (derived if _DERIVED.search(name) else groups.setdefault(name, [])).append(name)
-    for name in derived:
-        base = max((one for one in groups if re.search(rf"(?<!\w){re.escape(one)}(?!\w)", name)), key=len, default=name)
-        groups.setdefault(base, []).append(name)
-    return tuple(tuple(group) for group in groups.values())
 
 
 def _flat(items: tuple[Names, ...]) -> Names:

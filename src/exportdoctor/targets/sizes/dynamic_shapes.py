@@ -12,20 +12,18 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import operator
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from exportdoctor.core.axis_names import leading_names
 from exportdoctor.core.errors import TargetError
-from exportdoctor.targets.input_objects import can_be_rebuilt, fields_of, with_fields
+from exportdoctor.targets.input_objects import build_object, can_be_rebuilt, fields_of
 from exportdoctor.torch_internals.pytree_registry import flatten_once, is_registered, node_kind, shapes_of_children
 
 if TYPE_CHECKING:
     from torch import nn
 
     from exportdoctor.targets.built import Inputs
-
-_DERIVED = re.compile(r"\*| [+-] ")
 
 Axes = Mapping[str, Any]
 """Input name -> {dimension: axis name}, or a list of those for an input with several tensors in it."""
@@ -58,13 +56,8 @@ def axes_by_name(axes: Axes) -> dict[str, tuple[str, ...]]:
 def dynamic_title(axes: Mapping[str, Any]) -> str:
     """`batch, sequence dynamic`, or `static`. An axis derived from another (`cache length + 1`, `2*b`) goes
     unnamed beside that."""
-    plain = [name for name in axes if not _DERIVED.search(name)]
-    names = [name for name in axes if name in plain or not any(_is_derived_from(name, one) for one in plain)]
+    names = leading_names(axes)
     return f"{', '.join(names)} dynamic" if names else "static"
-
-
-def _is_derived_from(name: str, other: str) -> bool:
-    return re.search(rf"\b{re.escape(other)}(?!\w)", name) is not None
 
 
 def map_inputs(visit: Visit, module: nn.Module, inputs: Inputs, shapes: Any) -> Inputs:
@@ -172,7 +165,8 @@ def _walk(visit: Visit, path: str, value: Any, spec: Any) -> Any:
         fields = fields_of(value)
         specs = spec if len(spec) == len(fields) else [None] * len(fields)
         pairs = zip(fields.items(), specs, strict=True)
-        return with_fields(value, {name: _walk(visit, f"{path}.{name}", one, shape) for (name, one), shape in pairs})
+        walked = {name: _walk(visit, f"{path}.{name}", one, shape) for (name, one), shape in pairs}
+        return build_object(type(value), walked)
     return visit(path, value, spec)
 
 

@@ -25,7 +25,7 @@ def find_fixed_axes(
     places, fixed = inputs.places(), []
     for name, texts in axes.items():
         found = [places[text] for text in texts if text in places]
-        if not found:
+        if not found:  # the program's inputs are named otherwise
             return None
         shapes = [(inputs.shapes.get(leaf), dimension) for leaf, dimension in found]
         sizes = [shape[at] if isinstance(shape, tuple) and at is not None else shape for shape, at in shapes]

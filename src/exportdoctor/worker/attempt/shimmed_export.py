@@ -112,8 +112,8 @@ def shimmed_export(
             return row
 
         rows = [ask(given, one) for one in sets]
-        asks_mode = bool(probe.shims) and probe.to == "run"
-        graded = fails_with_gradients(call.module, ready, given.convert, sets[0]) if rows[0].holds and asks_mode else ""
+        is_proof = bool(probe.shims) and probe.to == "run"
+        graded = fails_with_gradients(call.module, ready, given.convert, sets[0]) if is_proof and rows[0].holds else ""
         agrees = all(row.holds or _is_of_layout(row, probe) for row in rows)
         why = why_unloadable(program) if agrees else ""
 
@@ -143,7 +143,7 @@ def shimmed_export(
     if caught_there:
         raised = note_caught(caught_there, caught_in_eager(call.module, (one.calls for one in sets)))
         caught = "; ".join(filter(None, (raised, caught)))
-    may_refuse = probe.to == "run" and any(shim.soundness == "specialised" for shim in shims)
+    may_refuse = is_proof and any(shim.soundness == "specialised" for shim in shims)
     refuses = not agrees and may_refuse and all(row.holds or row.refused or _is_of_layout(row, probe) for row in rows)
     if not agrees and not refuses:
         why = "; ".join(filter(None, (caught, "" if treated.options.strict else _lost_subclass(call))))

@@ -161,17 +161,22 @@ def complete_capture(part: PartCapture, *, exporter: str) -> PartCapture:
             part.fixed = dict.fromkeys(fixed, wording.NOT_COMPARABLE)
             if fixed:
                 part.note(wording.incomparable_modules(fixed))
-            for fqn, module in part.fqns.items():
-                kept = calls[id(module)].kept if fqn != part.prefix and id(module) in calls else []
-                if any(map(_takes_packed_sequence, kept)):
-                    part.fixed[fqn] = wording.PACKED_SEQUENCE
-                    for call in kept:
-                        call.dims = {}
+            _fix_packed_sequences(part, calls)
         except Exception as error:  # the first capture stands; only what is dynamic in submodules stays unknown
             part.fixed = _all_below(part, wording.FAILS_AT_OTHER_SIZES)
             part.note(wording.failed_at_other_sizes(type(error).__name__))
         _keep_calls(part, calls, exporter=exporter)
     return part
+
+
+def _fix_packed_sequences(part: PartCapture, calls: dict[int, ModuleCalls]) -> None:
+    """Ask submodules that are given a PackedSequence at fixed sizes: torch takes no `dynamic_shapes` for one."""
+    for fqn, module in part.fqns.items():
+        kept = calls.get(id(module), ModuleCalls()).kept if fqn != part.prefix else []
+        if any(map(_takes_packed_sequence, kept)):
+            part.fixed[fqn] = wording.PACKED_SEQUENCE
+            for call in kept:
+                call.dims = {}
 
 
 def _takes_packed_sequence(call: Call) -> bool:

@@ -11,7 +11,7 @@ import torch
 
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import same_values
-from exportdoctor.targets.held_state import attributes_of
+from exportdoctor.targets.held_state import attributes_of, slots_of
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
@@ -64,15 +64,8 @@ def _children(value: Any) -> list[tuple[str, Any]]:
             return [(f"[{item!r}]", True) for item in sorted(value, key=repr)]
         case _ if isinstance(value, type | torch.nn.Module) or callable(value):
             return []
-    return [(f".{name}", item) for name, item in _attributes(value).items()]
-
-
-def _attributes(value: Any) -> dict[str, Any]:
-    """Those in `__dict__` and in slots."""
-    slots = (vars(kind).get("__slots__", ()) for kind in type(value).__mro__)
-    named = [name for some in slots for name in ([some] if isinstance(some, str) else some)]
-    names = [name for name in named if name not in ("__dict__", "__weakref__") and hasattr(value, name)]
-    return {**attributes_of(value), **{name: getattr(value, name) for name in names}}
+    attributes = {**attributes_of(value), **dict(slots_of(value))}
+    return [(f".{name}", item) for name, item in attributes.items()]
 
 
 def _map(value: Any, path: str, change: Callable[[str, torch.Tensor], torch.Tensor], seen: dict[int, Any]) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import torch
 
+from exportdoctor.core.axis_names import is_derived, leading_names
 from exportdoctor.core.protocol.export import OTHER_INPUTS_STEP
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.targets import BuiltPart, Plan, build, resolve
@@ -76,16 +77,10 @@ def sizes_title(part: BuiltPart, inputs: Inputs) -> str:
     """The sizes of the dynamic axes by name, `batch 2, sequence 13`; without any, the shapes of the inputs."""
     sizes = _named_sizes(part, inputs)
     found = {axis: sizes[places[0]] for axis, places in part.axes.items() if places[0] in sizes}
-    named = {axis: size for axis, size in found.items() if not is_derived(axis)}
-    if named:
-        return ", ".join(f"{axis} {size}" for axis, size in named.items())
+    if found:
+        return ", ".join(f"{axis} {found[axis]}" for axis in leading_names(found))
     shapes = [tuple(leaf.shape) for leaf in flatten_inputs(inputs)[0] if isinstance(leaf, torch.Tensor)]
     return ", ".join(" x ".join(map(str, shape)) or "scalar" for shape in shapes[:4])
-
-
-def is_derived(axis: str) -> bool:
-    """Whether an axis is named after another, as `cache length + 1` is."""
-    return any(word in axis for word in ("*", " + ", " - "))
 
 
 def _named_sizes(part: BuiltPart, inputs: Inputs) -> dict[str, int]:
