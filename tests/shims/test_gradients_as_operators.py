@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
@@ -94,6 +95,20 @@ def test_a_program_computes_the_gradients_that_eager_computes(step: Callable[[Mo
         for mine, theirs in zip(found, wanted, strict=True):
             torch.testing.assert_close(mine, theirs.detach() if isinstance(theirs, Tensor) else theirs)
         torch.testing.assert_close(program.state_dict()["count"], module.count)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [forces, slopes, jacobian], ids=lambda step: step.__name__)
+def test_what_is_advised_exports_with_dynamic_sizes(step: Callable[[Model, Tensor], Any]) -> None:
+    """A graph of make_fx alone has the example's sizes as constants."""
+    module = Model(lambda model, x: tree_leaves(step(model, x))[0]).eval()
+    x = torch.randn(3, 4)
+    graph = make_fx(module, tracing_mode="symbolic", _allow_non_fake_inputs=True)(x)
+    program = torch.export.export(graph, (x,), dynamic_shapes=({0: Dim.DYNAMIC},)).module()
+    more = torch.randn(5, 4)
+    torch.testing.assert_close(program(more.clone()), module(more.clone()).detach())
+    (replaced,) = find("gradients-as-operators").replaces
+    assert 'make_fx(model, tracing_mode="symbolic", _allow_non_fake_inputs=True)' in replaced.after
 
 
 def test_a_forward_that_computes_gradients_runs_with_them_and_others_without() -> None:

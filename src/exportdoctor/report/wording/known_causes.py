@@ -29,8 +29,8 @@ _WITHOUT_GRADIENTS = (
     "torch compute the view once more, and its sizes or its place are new symbols."
 )
 _GRADIENTS_INSIDE = (
-    "Compute the gradients outside of the model, or trace it first with make_fx of torch.fx.experimental.proxy_tensor, "
-    "whose graph has the operators of a backward pass."
+    "Compute the gradients outside of the model, or export a graph that has the operators of the backward pass: "
+    '`make_fx(model, tracing_mode="symbolic", _allow_non_fake_inputs=True)(x)` of torch.fx.experimental.proxy_tensor.'
 )
 _BIND = "Keep the value as an attribute of the module, or pass a str, an int or a bool from which forward makes it."
 _PLAIN_INPUTS = {

@@ -151,29 +151,36 @@ def _index_of_values(finding: Finding) -> str:
 def assigned_by_index(finding: Finding) -> str:
     """`y[:, n] = x`: no view, as `y[:, n]` is, but a place, for which Python's index wants numbers."""
     for target, node in _written_places(finding):
-        if not _chooses_a_view(target.slice) or not _is_evaluated(finding, target) or _has_new_rows(node.value):
+        if not _may_choose_a_view(target.slice) or not _is_evaluated(finding, target) or _has_new_rows(node.value):
             continue
+        condition = "".join(f", if `{ast.unparse(one)}` is one number" for one in _computed_parts(target.slice))
         if isinstance(node, ast.AugAssign):
             method = _IN_PLACE.get(type(node.op), "")
         else:
             method = "fill_" if isinstance(node.value, ast.Constant) else "copy_"
         if method:
             return (
-                f"Write `{ast.unparse(target)}.{method}({ast.unparse(node.value)})` in place of `{ast.unparse(node)}`: "
-                "a view takes a symbol in its index, an assignment takes none."
+                f"Write `{ast.unparse(target)}.{method}({ast.unparse(node.value)})` in place of `{ast.unparse(node)}`"
+                f"{condition}: a view takes a symbol in its index, an assignment takes none."
             )
     return ""
 
 
-def _chooses_a_view(index: ast.expr) -> bool:
-    """Whether one part of the index is computed, and the others are slices and constants: of two, one may be rows or a
-    mask, of which the index makes a copy."""
+def _computed_parts(index: ast.expr) -> list[ast.expr]:
+    """The parts of an index that are no slices and no constants: numbers, or rows and masks."""
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
-    if any(isinstance(part, ast.List | ast.Compare | ast.Tuple) for part in parts):
-        return False
-    computed = [part for part in parts if not isinstance(part, ast.Slice | ast.Constant | ast.UnaryOp)]
-    names = any(isinstance(node, ast.Name | ast.Attribute | ast.Call) for node in ast.walk(index))
-    return names and len(computed) <= 1
+    return [one for one in parts if not isinstance(one, ast.Slice) and any(map(_is_computed, ast.walk(one)))]
+
+
+def _is_computed(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name | ast.Attribute | ast.Call)
+
+
+def _may_choose_a_view(index: ast.expr) -> bool:
+    """Whether it has a symbol, and at most one part may be rows or a mask, of which an index makes a copy."""
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    copies = any(isinstance(part, ast.List | ast.Compare | ast.Tuple | ast.Starred) for part in parts)
+    return not copies and len(_computed_parts(index)) <= 1 and any(map(_is_computed, ast.walk(index)))
 
 
 def _has_new_rows(value: ast.expr) -> bool:

@@ -106,7 +106,10 @@ SHIM = Shim(
         Replacement(
             target="torch.export.export",
             before="torch.export.export(model, (x,))\n",
-            after="torch.export.export(make_fx(model)(x), (x,))\n",
+            after=(
+                'graph = make_fx(model, tracing_mode="symbolic", _allow_non_fake_inputs=True)(x)\n'
+                "torch.export.export(graph, (x,))\n"
+            ),
         ),
     ),
 )
