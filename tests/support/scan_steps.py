@@ -15,12 +15,18 @@ from exportdoctor.shims import ExportCall, apply_shims, export_program, find
 from exportdoctor.worker.translate.onnx_session import OnnxSession
 
 
+class RowsDiffer(RuntimeError):
+    """Rows of several shapes, for which there is no scan: an export of it fails."""
+
+
 def run_in_turn(step: Callable[..., Any], state: Sequence[Tensor], rows: Sequence[Tensor], length: int) -> Any:
     """What a scan means."""
     made = []
     for index in range(length):
         state, outputs = step(state, tuple(one[index] for one in rows))
         made.append(outputs)
+        if any(one.shape != other.shape for one, other in zip(outputs, made[0], strict=True)):
+            raise RowsDiffer
     return state, tuple(torch.stack(column) for column in zip(*made, strict=True))
 
 

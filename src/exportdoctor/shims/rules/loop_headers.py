@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from exportdoctor.shims.rules.made_code import call_of, load
 from exportdoctor.shims.rules.name_flow import OWN
 
 SOURCE, COUNT = f"{OWN}rows_first", f"{OWN}count_of"
-"""What rewritten code calls: a tensor with its rows first, and how many there are."""
+"""What rewritten code calls: a tensor with its rows first, and how many such tensors have each."""
 _VIEWS = frozenset({"contiguous", "flip", "movedim", "permute", "swapaxes", "swapdims", "transpose"})
 """Methods that give the same values in another order."""
 
@@ -32,7 +34,7 @@ class LoopHeader:
 
 def header_of(loop: ast.For, number: int) -> LoopHeader | None:
     """The header of `for index in range(...)`, also backwards, of `for row in tensor`, `for row in tensor.unbind(dim)`,
-    of pieces of one row, and of these enumerated; None for any other."""
+    of pieces of one row, of several of these in a `zip`, and of all of them enumerated; None for any other."""
     if loop.orelse:
         return None
     zero, one = ast.Constant(0), ast.Constant(1)
@@ -58,47 +60,60 @@ def header_of(loop: ast.For, number: int) -> LoopHeader | None:
             start, stop = (zero, limits[0]) if len(limits) == 1 else limits
             return LoopHeader(index, start, stop, loop.body, [], [start, stop])
         case ast.For(
-            target=ast.Tuple(elts=[ast.Name(id=index), ast.Name() as row]),
+            target=ast.Tuple(elts=[ast.Name(id=index), target]),
             iter=ast.Call(func=ast.Name(id="enumerate"), args=[over], keywords=[]),
         ):
-            pass
-        case ast.For(target=ast.Name() as row, iter=over):
-            index = f"{OWN}at_{number}"
-        case _:
-            return None
-    rows = _rows_of(over)
-    if rows is None:
+            return _over_rows(loop, index, target, over, number)
+    return _over_rows(loop, f"{OWN}at_{number}", loop.target, loop.iter, number)
+
+
+def _over_rows(loop: ast.For, index: str, target: ast.expr, over: ast.expr, number: int) -> LoopHeader | None:
+    """The header of a loop over the rows of one tensor, or of several side by side."""
+    names, sources = [target], [over]
+    match target, over:
+        case ast.Tuple(elts=names), ast.Call(func=ast.Name(id="zip"), args=sources, keywords=strict):
+            if not all(one.arg == "strict" and isinstance(one.value, ast.Constant) for one in strict):
+                return None
+    every = [_rows_of(one) for one in sources]
+    rows = [one for one in every if one is not None]
+    if not len(names) == len(rows) == len(every):
         return None
-    source, given = f"{OWN}tensor_{number}", f"{OWN}over_{number}"
-    read: ast.expr = ast.Subscript(ast.Name(source, ast.Load()), ast.Name(index, ast.Load()), ast.Load())
-    if rows.are_pieces:
-        read = ast.Call(ast.Attribute(read, "unsqueeze", ast.Load()), [rows.place], [])
-    reads = ast.Assign([ast.Name(row.id, ast.Store())], read)
-    body = [ast.fix_missing_locations(ast.copy_location(reads, loop)), *loop.body]
-    tensor = ast.Name(given, ast.Load())
-    taken: list[ast.stmt] = [  # it is computed once, also for a loop that stays one
-        ast.Assign([ast.Name(given, ast.Store())], rows.tensor),
-        ast.Assign([ast.Name(source, ast.Store())], ast.Call(ast.Name(SOURCE, ast.Load()), [tensor, rows.place], [])),
-    ]
+    reads, taken = list[ast.stmt](), list[ast.stmt]()
+    tensors, old = list[ast.expr](), dict[int, ast.expr]()
+    for place, (name, row) in enumerate(zip(names, rows, strict=True)):
+        if not isinstance(name, ast.Name):
+            return None
+        source, given = f"{OWN}tensor_{number}_{place}", load(f"{OWN}over_{number}_{place}")
+        read: ast.expr = ast.Subscript(load(source), load(index), ast.Load())
+        if row.are_pieces:
+            read = ast.Call(ast.Attribute(read, "unsqueeze", ast.Load()), [row.place], [])
+        reads.append(ast.Assign([ast.Name(name.id, ast.Store())], read))
+        taken += [  # it is computed once, also for a loop that stays one
+            ast.Assign([ast.Name(given.id, ast.Store())], row.tensor),
+            ast.Assign([ast.Name(source, ast.Store())], call_of(SOURCE, given, row.place)),
+        ]
+        tensors.append(load(source))
+        old[id(row.tensor)] = given
+    as_is = {id(row.tensor): row.tensor for row in rows}
     return LoopHeader(
         index,
-        zero,
-        ast.Call(ast.Name(COUNT, ast.Load()), [ast.Name(source, ast.Load())], []),
-        body,
+        ast.Constant(0),
+        call_of(COUNT, *tensors),
+        [*(ast.fix_missing_locations(ast.copy_location(one, loop)) for one in reads), *loop.body],
         taken,
-        [rows.tensor, rows.place],
-        over=_Replaced(rows.tensor, tensor).visit(copy.deepcopy(loop.iter, {id(rows.tensor): rows.tensor})),
+        [part for row in rows for part in (row.tensor, row.place)],
+        over=_Replaced(old).visit(copy.deepcopy(loop.iter, as_is)),
     )
 
 
 class _Replaced(ast.NodeTransformer):
-    """One node by another one."""
+    """Nodes by others, by their identity."""
 
-    def __init__(self, old: ast.AST, new: ast.AST) -> None:
-        self.old, self.new = old, new
+    def __init__(self, new: Mapping[int, ast.expr]) -> None:
+        self.new = new
 
     def visit(self, node: ast.AST) -> Any:
-        return self.new if node is self.old else self.generic_visit(node)
+        return self.new.get(id(node)) or self.generic_visit(node)
 
 
 @dataclass(frozen=True)

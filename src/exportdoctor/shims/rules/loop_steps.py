@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from exportdoctor.shims.rules.made_code import load
 from exportdoctor.shims.rules.name_flow import OWN, bound_names, is_name, read_names
-from exportdoctor.shims.rules.name_uses import NameUses
+from exportdoctor.shims.rules.name_uses import NameUses, row_put_first
 
 _NO_STEP = (
     ast.Break, ast.Continue, ast.Return, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lambda,
@@ -19,22 +19,38 @@ _NO_STEP = (
 
 
 @dataclass(frozen=True)
+class RowIndex:
+    """Which row a step reads or writes: that at the loop's index and `shift`, or at `end` without the index."""
+
+    shift: int = 0
+    end: ast.expr | None = None
+
+    def is_same(self, other: RowIndex) -> bool:
+        """Whether both stand for the same row."""
+        return self.shift == other.shift and _text(self.end) == _text(other.end)
+
+
+@dataclass(frozen=True)
 class StepInput:
-    """A row that a step reads: `tensor` at the index and `shift`, which stands at dimension `place`."""
+    """A row that a step reads: of `tensor`, along dimension `place`."""
 
     name: str
     tensor: ast.expr
     place: int
-    shift: int
+    row: RowIndex
 
 
 @dataclass(frozen=True)
 class StepOutput:
-    """What a step computes for the list, or for the tensor at dimension `place`, that is called `name`."""
+    """What a step computes for the list, or for the tensor along dimension `place`, that is called `name`. `is_first`
+    says that a row becomes the first one of its list."""
 
-    row: str
+    made: str
     name: str
-    place: int | None
+    place: int = 0
+    row: RowIndex = RowIndex()
+    is_listed: bool = False
+    is_first: bool = False
 
 
 @dataclass
@@ -45,6 +61,12 @@ class LoopStep:
     uses: NameUses
     inputs: list[StepInput] = field(default_factory=list)
     outputs: list[StepOutput] = field(default_factory=list)
+
+    @property
+    def ends(self) -> list[ast.expr]:
+        """What the loop's index is taken from in the rows that are read or written."""
+        rows = [*(one.row for one in self.inputs), *(one.row for one in self.outputs)]
+        return [one.end for one in rows if one.end is not None]
 
     def of_body(self, statements: Sequence[ast.stmt]) -> list[ast.stmt] | None:
         """The step's statements; None where the body is none."""
@@ -61,7 +83,10 @@ class LoopStep:
         reads = _RowReads(self, bound)
         made = [reads.visit(one) for one in made]
         outside = {one.name for one in self.outputs}
-        used = [name for one in (*made, *(each.tensor for each in self.inputs)) for name in read_names(one)]
+        if bound & {name for one in self.ends for name in read_names(one)}:
+            return None
+        parts = [*made, *self.ends, *(each.tensor for each in self.inputs)]
+        used = [name for one in parts for name in read_names(one)]
         if reads.failed or self.index in used or outside & {*used, *bound} or len(outside) < len(self.outputs):
             return None
         return made
@@ -73,12 +98,17 @@ class LoopStep:
             case ast.Expr(
                 ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[value], keywords=[])
             ) if self.uses.is_only_stacked(name):
-                self.outputs.append(StepOutput(row, name, None))
+                self.outputs.append(StepOutput(row, name, is_listed=True))
                 return row, value
+            case ast.Expr(ast.Call() as call) if (
+                first := row_put_first(call)
+            ) is not None and self.uses.is_only_stacked(first[0].id):
+                self.outputs.append(StepOutput(row, first[0].id, is_listed=True, is_first=True))
+                return row, first[1]
             case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name), slice=slices)], value=value):
-                place = _place_of(self.index, slices)
-                if place is not None and _is_whole_otherwise(slices, self.index):
-                    self.outputs.append(StepOutput(row, name, place))
+                found = _place_of(self.index, slices)
+                if found is not None and found[1].shift == 0 and _is_whole_otherwise(slices, self.index):
+                    self.outputs.append(StepOutput(row, name, *found))
                     return row, value
         return None
 
@@ -91,21 +121,19 @@ class _RowReads(ast.NodeTransformer):
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         node.value = self.visit(node.value)
-        shifts = [shift for part in _parts(node.slice) if (shift := _shift_of(part, self.step.index)) is not None]
-        place = _place_of(self.step.index, node.slice, shifted=True)
-        if place is None:
+        found_place = _place_of(self.step.index, node.slice)
+        if found_place is None:
             node.slice = self.visit(node.slice)
             return node
-        (shift,) = shifts
+        place, row = found_place
         if not isinstance(node.ctx, ast.Load) or {*read_names(node.value)} & self.bound or _has_call(node.value):
             self.failed = True
             return node
         name = f"{OWN}row_{len(self.step.inputs)}"
-        where = place, shift
-        known = (one for one in self.step.inputs if (one.place, one.shift) == where and _same(one.tensor, node.value))
-        found = next(known, None)
+        known = (one for one in self.step.inputs if one.row.is_same(row) and one.place == place)
+        found = next((one for one in known if _text(one.tensor) == _text(node.value)), None)
         if found is None:
-            found = StepInput(name, node.value, place, shift)
+            found = StepInput(name, node.value, place, row)
             self.step.inputs.append(found)
         parts = [_without_index(part) for part in _parts(node.slice) if not _is_index(part, self.step.index)]
         if not parts:
@@ -133,20 +161,40 @@ def _is_row_slice(node: ast.expr, index: str) -> bool:
     return False
 
 
-def _shift_of(part: ast.expr, index: str) -> int | None:
-    """What is added to the index: in `index + 1` one, in the index itself and in a dimension of one row nothing."""
+def _row_of(part: ast.expr, index: str) -> RowIndex | None:
+    """The row that a part of an index stands for: a number may be added to the loop's index, or the index be taken from
+    what each step computes alike. A dimension of one row stands for it, too."""
     match part:
         case ast.BinOp(left=ast.Name(id=name), op=ast.Add() | ast.Sub() as sign, right=ast.Constant(value=int() as by)):
             plain = name == index and not isinstance(by, bool)
-            return (by if isinstance(sign, ast.Add) else -by) if plain else None
+            return RowIndex(by if isinstance(sign, ast.Add) else -by) if plain else None
         case ast.BinOp(left=ast.Constant(value=int() as by), op=ast.Add(), right=ast.Name(id=name)):
-            return by if name == index and not isinstance(by, bool) else None
-    return 0 if is_name(part, index) or _is_row_slice(part, index) else None
+            return RowIndex(by) if name == index and not isinstance(by, bool) else None
+    if is_name(part, index) or _is_row_slice(part, index):
+        return RowIndex()
+    end = _end_of(part, index)
+    return RowIndex(end=ast.fix_missing_locations(ast.copy_location(end, part))) if end is not None else None
+
+
+def _end_of(part: ast.expr, index: str) -> ast.expr | None:
+    """What the index is taken from: `n - 1` in `n - 1 - index` and in `n - (index + 1)`, -1 in `-index - 1`."""
+    match part:
+        case ast.BinOp(left=end, op=ast.Sub(), right=ast.Name(id=name)) if name == index:
+            return None if index in read_names(end) else end
+        case ast.BinOp(left=end, op=ast.Sub(), right=ast.BinOp(left=ast.Name(id=name), op=ast.Add(), right=by)):
+            others = name == index and index not in (*read_names(end), *read_names(by))
+            return ast.BinOp(end, ast.Sub(), by) if others else None
+        case ast.BinOp(left=inner, op=ast.Sub(), right=ast.Constant(value=int() as by)):
+            before = _end_of(inner, index)
+            return None if before is None else ast.BinOp(before, ast.Sub(), ast.Constant(by))
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return _end_of(ast.BinOp(ast.Constant(0), ast.Sub(), inner), index)
+    return None
 
 
 def _is_index(part: ast.expr, index: str) -> bool:
-    """Whether it is the index, with what is added to it, and no dimension of one row."""
-    return _shift_of(part, index) is not None and not _is_row_slice(part, index)
+    """Whether it stands for a row, and is no dimension of one row."""
+    return _row_of(part, index) is not None and not _is_row_slice(part, index)
 
 
 def _without_index(part: ast.expr) -> ast.expr:
@@ -156,21 +204,21 @@ def _without_index(part: ast.expr) -> ast.expr:
     return ast.copy_location(ast.Constant(None), part) if is_row else part
 
 
-def _place_of(index: str, slices: ast.expr, *, shifted: bool = False) -> int | None:
-    """The dimension at which an index has the loop's; counted from behind after `...`. None where it has none.
+def _place_of(index: str, slices: ast.expr) -> tuple[int, RowIndex] | None:
+    """The dimension at which an index has the loop's, counted from behind after `...`, and which row that is.
+    None where it has none.
 
-    The other parts may be `:`, `...`, None and whole numbers, and nothing that is computed; `shifted` says that a whole
-    number may be added to the index.
+    The other parts may be `:`, `...`, None and whole numbers, and nothing that is computed.
     """
     parts = _parts(slices)
-    shifts = [_shift_of(part, index) for part in parts]
-    found = [place for place, shift in enumerate(shifts) if shift is not None and (shifted or shift == 0)]
-    if len(found) != 1 or not all(_is_simple(part) for place, part in enumerate(parts) if place != found[0]):
+    found = [(place, row) for place, part in enumerate(parts) if (row := _row_of(part, index)) is not None]
+    if len(found) != 1 or not all(_is_simple(part) for place, part in enumerate(parts) if place != found[0][0]):
         return None
-    before, behind = parts[: found[0]], parts[found[0] + 1 :]
+    ((at, row),) = found
+    before, behind = parts[:at], parts[at + 1 :]
     if any(_is_ellipsis(part) for part in before):
-        return -1 - sum(not _is_new(part) for part in behind)
-    return sum(not _is_new(part) for part in before)
+        return -1 - sum(not _is_new(part) for part in behind), row
+    return sum(not _is_new(part) for part in before), row
 
 
 def _is_simple(part: ast.expr) -> bool:
@@ -194,12 +242,12 @@ def _is_new(part: ast.expr) -> bool:
 
 def _is_whole_otherwise(slices: ast.expr, index: str) -> bool:
     """Whether every other part of an index is `:` or `...`."""
-    rest = [part for part in _parts(slices) if not is_name(part, index)]
+    rest = [part for part in _parts(slices) if not _is_index(part, index)]
     return all((isinstance(part, ast.Slice) and _is_simple(part)) or _is_ellipsis(part) for part in rest)
 
 
-def _same(one: ast.expr, other: ast.expr) -> bool:
-    return ast.dump(one) == ast.dump(other)
+def _text(node: ast.expr | None) -> str:
+    return "" if node is None else ast.dump(node)
 
 
 def _has_call(node: ast.expr) -> bool:

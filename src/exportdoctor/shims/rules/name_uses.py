@@ -25,13 +25,18 @@ class NameUses:
     """The names that functions in it mention."""
 
     def is_only_stacked(self, name: str, others: Callable[[ast.AST], Sequence[ast.Name]] = lambda _: ()) -> bool:
-        """Whether the list is nothing but made anew, appended to and stacked or joined, or used as `others` says."""
+        """Whether the list is nothing but made anew, given rows at its end or its begin, reversed, and stacked or
+        joined, or used as `others` says."""
         allowed = set[int]()
         for one in ast.walk(self.function):
             allowed.update(map(id, (*made_by(one, is_new_list).values(), *others(one))))
             match one:
                 case ast.Call(func=ast.Attribute(value=ast.Name() as of, attr="append"), args=[_], keywords=[]):
                     allowed.add(id(of))
+                case ast.Call(func=ast.Attribute(value=ast.Name() as of, attr="reverse"), args=[], keywords=[]):
+                    allowed.add(id(of))
+                case ast.Call() if (before := row_put_first(one)) is not None:
+                    allowed.add(id(before[0]))
                 case ast.Call() if (stacked := stacked_list(one)) is not None:
                     allowed.add(id(stacked))
         every = (one for one in ast.walk(self.function) if name in own_names(one))
@@ -66,6 +71,16 @@ def stacked_list(node: ast.AST) -> ast.Name | None:
                     return name
                 case ast.Name():
                     return of
+    return None
+
+
+def row_put_first(node: ast.AST) -> tuple[ast.Name, ast.expr] | None:
+    """The list and the row in `rows.insert(0, row)`."""
+    match node:
+        case ast.Call(
+            func=ast.Attribute(value=ast.Name() as of, attr="insert"), args=[ast.Constant(value=0), row], keywords=[]
+        ):
+            return of, row
     return None
 
 

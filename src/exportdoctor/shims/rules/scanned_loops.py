@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import dis
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import CodeType, FunctionType
 from typing import Any
@@ -17,21 +17,25 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.code_swap import compile_for, definition_of, owners_of, swap_code, user_functions
-from exportdoctor.shims.rules.loop_headers import COUNT, SOURCE
-from exportdoctor.shims.rules.loop_rewrite import (
+from exportdoctor.shims.rules.loop_code import (
     APPLIES,
+    BEGINS,
     JOIN,
     KEEP,
+    MIRROR,
     SCAN,
     TAKE,
     VALUE,
     WRITE,
-    LoopRewrite,
 )
+from exportdoctor.shims.rules.loop_headers import COUNT, SOURCE
+from exportdoctor.shims.rules.loop_rewrite import LoopRewrite
 from exportdoctor.shims.rules.name_flow import OWN, READS_ALL_NAMES, all_names, own_names
 from exportdoctor.shims.rules.observed_rewrite import value_of
+from exportdoctor.shims.rules.own_containers import WITH_ITEM, with_item
 from exportdoctor.shims.rules.pure_code import Purity
 from exportdoctor.torch_internals.loop_operators import run_steps
+from exportdoctor.torch_internals.shape_env import is_surely
 from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
 
 
@@ -46,6 +50,14 @@ class Rows:
         """As that of a list."""
         self.parts.append((row, False))
 
+    def insert(self, place: int, row: Any) -> None:
+        """As that of a list, for a new first row."""
+        self.parts.insert(place, (row, False))
+
+    def reverse(self) -> None:
+        """As that of a list."""
+        self.parts = self[::-1].parts
+
     def __getitem__(self, places: slice) -> Rows:
         """As that of a list, for `[1:]`, `[:-1]` and `[::-1]`: there is at least one row in each part."""
         if places == slice(None, None, -1):
@@ -58,26 +70,36 @@ class Rows:
         return Rows(parts)
 
 
-def with_rows(before: Any, rows: Any) -> Rows:
-    """A list, and the rows of a scan after it."""
+def with_rows(before: Any, rows: Any, is_first: bool) -> Rows:
+    """A list, and the rows of a scan behind it; or before it, the last one first."""
     parts = before.parts if isinstance(before, Rows) else [(one, False) for one in before]
-    return Rows([*parts, (rows, True)])
+    return Rows([(rows.flip(0), True), *parts] if is_first else [*parts, (rows, True)])
 
 
-def scan_applies(length: Any, state: Sequence[Any], lists: Sequence[Any]) -> bool:
-    """Whether a loop of that many steps is one for a scan: it is symbolic, what it carries are tensors or tuples of
-    tensors, and what its lists have are tensors."""
+def scan_applies(numbers: Sequence[Any], state: Sequence[Any], lists: Sequence[Any]) -> bool:
+    """Whether a loop is one for a scan: what it carries are tensors, or tuples, lists and dicts of tensors, what its
+    lists have are tensors, and the number of its steps, the first of `numbers`, is symbolic. The other numbers are what
+    its index is taken from."""
     import torch
 
     listed = (one for each in lists if isinstance(each, list) for one in each)
-    tensors = (*listed, *_tensors_in(state))
-    return isinstance(length, torch.SymInt) and all(isinstance(one, torch.Tensor) for one in tensors)
+    is_dynamic = isinstance(numbers[0], torch.SymInt) and all(isinstance(one, int | torch.SymInt) for one in numbers)
+    return is_dynamic and all(isinstance(one, torch.Tensor) for one in (*listed, *_values_in(state)))
 
 
-def _tensors_in(state: Sequence[Any]) -> Iterator[Any]:
+def begins_with_none(numbers: Sequence[Any], state: Sequence[Any], lists: Sequence[Any]) -> bool:
+    """Whether a loop would be one for a scan, but that its first step is given None for some of its state."""
+    values = [*_values_in(state)]
+    others = [one for one in values if one is not None]
+    return len(others) < len(values) and scan_applies(numbers, others, lists)
+
+
+def _values_in(state: Iterable[Any]) -> Iterator[Any]:
     for one in state:
-        if isinstance(one, tuple):
-            yield from _tensors_in(one)
+        if isinstance(one, tuple) or type(one) is list:
+            yield from _values_in(one)
+        elif type(one) is dict:
+            yield from _values_in(one.values())
         else:
             yield one
 
@@ -89,11 +111,20 @@ def rows_first(value: Any, place: int) -> Any:
     return value.movedim(place, 0) if isinstance(value, torch.Tensor) and value.dim() else value
 
 
-def count_of(value: Any) -> Any:
-    """The rows of a tensor; none of anything else, whose loop stays as it is."""
+def count_of(*values: Any) -> Any:
+    """The rows that each of these tensors has; none where one is no tensor, or has others: such a loop stays as it is.
+    The program then holds for equal sizes."""
     import torch
 
-    return value.shape[0] if isinstance(value, torch.Tensor) and value.dim() else 0
+    counts = [one.shape[0] if isinstance(one, torch.Tensor) and one.dim() else 0 for one in values]
+    return counts[0] if all(is_surely(counts[0] == one) for one in counts[1:]) else 0
+
+
+def start_from_end(end: Any, tensor: Any, place: int, start: Any, length: Any) -> Any:
+    """The first of the rows at `end` without the index, which begins with `start`; a negative `end` counts from behind,
+    as in an index."""
+    last = end + tensor.shape[place] if isinstance(end, int) and end < 0 else end
+    return last - (start + length - 1)
 
 
 def rows_of(tensor: Any, place: int, start: Any, length: Any, backwards: bool) -> Any:
@@ -175,10 +206,12 @@ def write_rows(tensor: Any, place: int, start: Any, rows: Any, backwards: bool) 
 
 
 _FOR = dis.opmap["FOR_ITER"]
+_PYTHONS_OWN = {"dict", "enumerate", "len", "list", "range", "reversed", "zip"}
+"""What the rewriting takes for Python's own functions."""
 JOINS = _Joins()
-_NAMES: dict[str, Any] = {
+NAMES: dict[str, Any] = {
     APPLIES: scan_applies, SCAN: scan, TAKE: rows_of, KEEP: with_rows, JOIN: JOINS, WRITE: write_rows, VALUE: value_of,
-    SOURCE: rows_first, COUNT: count_of,
+    SOURCE: rows_first, COUNT: count_of, BEGINS: begins_with_none, MIRROR: start_from_end, WITH_ITEM: with_item,
 }  # fmt: skip
 
 
@@ -198,8 +231,8 @@ def _means_other_things(function: FunctionType, node: ast.FunctionDef) -> bool:
 
     names, known = {*all_names(node)}, function.__globals__
     bound = {name for one in ast.walk(node) if not _is_read(one) for name in own_names(one)}
-    own = any(name.startswith(OWN) for name in names) or not known.keys().isdisjoint(_NAMES)
-    others = {"range", "reversed", "enumerate", "list"} & {*known, *bound} or names & READS_ALL_NAMES
+    own = any(name.startswith(OWN) for name in names) or not known.keys().isdisjoint(NAMES)
+    others = _PYTHONS_OWN & {*known, *bound} or names & READS_ALL_NAMES
     return own or bool(others) or "torch" in bound or known.get("torch", torch) is not torch
 
 
@@ -218,7 +251,7 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
     changes = {one: code for one in found if (code := _rewritten(one, owners_of(call, one))) is not None}
     if not changes:
         raise NotApplicable("no function has a loop whose steps read and write one row and carry state")
-    with swap_code(changes, _NAMES):
+    with swap_code(changes, NAMES):
         yield call
 
 
@@ -229,14 +262,15 @@ SHIM = Shim(
     enter=_enter,
     does=(
         "Python asks `range` for its number, so that a recurrence over the sequence fixes how long it is. Where each "
-        "step of a loop, forwards or backwards, reads and writes one row and carries tensors to the next, or a list of "
-        "rows is stacked, also one that begins with a row and whose last row is read, torch's scan runs it, whose "
-        "program holds for any number of steps from two on. One step is refused where the number is computed from a "
-        "size (`x.shape[1] - 1`), and none always. torch.onnx translates it to ONNX's Scan."
+        "step of a loop, forwards or backwards, reads and writes one row and carries tensors to the next, also in "
+        "tuples, and in lists and dicts that the function makes, or a list of rows is stacked, also one that begins "
+        "with a row and whose last row is read, torch's scan runs it, whose program holds for any number of steps from "
+        "two on. One step is refused where the number is computed from a size (`x.shape[1] - 1`), or where the state "
+        "begins as None, and none always. torch.onnx translates it to ONNX's Scan."
     ),
     precondition=(
-        "each such loop runs at least once, and at least twice where the number of its steps is computed from a size; "
-        "the program refuses fewer steps"
+        "each such loop runs at least once, and at least twice where the number of its steps is computed from a size "
+        "or its state begins as None; the program refuses fewer steps"
     ),
     cures=(Cure(kinds=("dynamic_dim_specialised",)),),
     needs={"torch": ">=2.13"},

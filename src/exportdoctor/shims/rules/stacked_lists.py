@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from exportdoctor.shims.rules.made_code import load
@@ -20,7 +22,8 @@ _SCOPES = (*OTHER_SCOPES, ast.ListComp, ast.SetComp, ast.DictComp, ast.Generator
 
 def write_lists_plainly(function: ast.FunctionDef) -> None:
     """Write what a function does with lists that it stacks as `append`: in it `rows += [row]` and `rows = rows + [row]`
-    become that, `rows[-1]` a name for the last row, and where a stack takes the name of its list the list gets another.
+    become that, `rows = [row] + rows` an `insert`, `rows[-1]` a name for the last row, and where a stack takes the name
+    of its list the list gets another.
     """
     for block in _blocks(function):
         block[:] = map(_without_annotation, block)
@@ -104,17 +107,34 @@ def _rename(statements: list[ast.stmt], name: str, own: str) -> None:
             one.id = own
 
 
-def _addition(node: ast.AST) -> tuple[list[ast.Name], ast.expr] | None:
-    """The names of the list, and the row, in `rows += [row]` and `rows = rows + [row]`."""
+@dataclass(frozen=True)
+class _Addition:
+    """A row that is added to a list: the names of the list in it, and whether the row becomes the first."""
+
+    names: list[ast.Name]
+    row: ast.expr
+    is_first: bool = False
+
+
+def _addition(node: ast.AST) -> _Addition | None:
+    """That of `rows += [row]`, `rows = rows + [row]` and `rows = [row] + rows`."""
+    found: _Addition | None = None
     match node:
         case ast.AugAssign(target=ast.Name() as name, op=ast.Add(), value=ast.List(elts=[row])):
-            return None if isinstance(row, ast.Starred) else ([name], row)
+            found = _Addition([name], row)
         case ast.Assign(
             targets=[ast.Name() as name],
             value=ast.BinOp(left=ast.Name() as before, op=ast.Add(), right=ast.List(elts=[row])),
-        ) if name.id == before.id and not isinstance(row, ast.Starred):
-            return [name, before], row
-    return None
+        ):
+            found = _Addition([name, before], row)
+        case ast.Assign(
+            targets=[ast.Name() as name],
+            value=ast.BinOp(left=ast.List(elts=[row]), op=ast.Add(), right=ast.Name() as before),
+        ):
+            found = _Addition([name, before], row, is_first=True)
+    if found is None or isinstance(found.row, ast.Starred) or len({one.id for one in found.names}) > 1:
+        return None
+    return found
 
 
 def _last_of(node: ast.AST) -> ast.Name | None:
@@ -129,16 +149,29 @@ def _last_of(node: ast.AST) -> ast.Name | None:
 
 def _adds_or_reads_last(node: ast.AST) -> list[ast.Name]:
     added, last = _addition(node), _last_of(node)
-    return [*(added[0] if added is not None else ()), *([last] if last is not None else ())]
+    return [*(added.names if added is not None else ()), *([last] if last is not None else ())]
 
 
 def _has_a_last_row(function: ast.FunctionDef, name: str) -> bool:
-    """Whether it is made as a list of one row wherever it is made, and each `append` is a statement."""
+    """Whether it is made as a list of one row wherever it is made, and each row is added to its end by a statement."""
+    if any(map(partial(_moves_rows, name), ast.walk(function))):
+        return False
     made = [one for one in ast.walk(function) if name in made_by(one, is_new_list)]
     appends = [one for one in ast.walk(function) if _appended_row(one, name) is not None]
     statements = [one.value for one in ast.walk(function) if isinstance(one, ast.Expr)]
     plain = all(any(one is value for value in statements) for one in appends)
     return plain and all(isinstance(one, ast.Assign) and _only_row(one) is not None for one in made)
+
+
+def _moves_rows(name: str, node: ast.AST) -> bool:
+    """Whether it changes which row of the list is the last by more than adding one behind it."""
+    added = _addition(node)
+    if added is not None and added.is_first:
+        return added.names[0].id == name
+    match node:
+        case ast.Attribute(value=ast.Name(id=found), attr="insert" | "reverse"):
+            return found == name
+    return False
 
 
 def _appended_row(node: ast.AST, name: str) -> ast.expr | None:
@@ -189,7 +222,13 @@ class _PlainLists(ast.NodeTransformer):
 
     def _append(self, node: ast.stmt) -> list[ast.stmt] | None:
         added = _addition(node)
-        return self._appends(node, added[0][0].id, added[1]) if added and added[0][0].id in self.lists else None
+        if added is None or (name := added.names[0].id) not in self.lists:
+            return None
+        if not added.is_first:
+            return self._appends(node, name, added.row)
+        row = self.visit(added.row)
+        insert = ast.Call(ast.Attribute(load(name), "insert", ast.Load()), [ast.Constant(0), row], [])
+        return _at(node, ast.Expr(insert))
 
     def _appends(self, node: ast.stmt, name: str, row: ast.expr) -> list[ast.stmt]:
         made: list[ast.stmt] = []
