@@ -376,6 +376,22 @@ class Tried(nn.Module):
 
 def tried():
     return Tried(), (torch.ones(3, 4),)
+
+
+class Looking(nn.Module):
+    def forward(self, query, past):
+        causal = bool(query.shape[1] > 1)
+        return nn.functional.scaled_dot_product_attention(query, past, past, is_causal=causal)
+
+
+def looking(least=None):
+    new = torch.export.Dim("new", min=least) if least else torch.export.Dim("new")
+    sizes = {"query": {1: new}, "past": {1: torch.export.Dim("old")}}
+    return Looking(), (torch.randn(2, 3, 4), torch.randn(2, 5, 4)), {}, sizes
+
+
+def looking_at_more():
+    return looking(2)
 """
 
 
@@ -400,6 +416,15 @@ def report(events: list[AnyEvent]) -> Report:
 def scaled(models: Path) -> list[AnyEvent]:
     """Nothing is known of why it differs."""
     return events_of(f"{models}:scaled", cure=True)
+
+
+@pytest.mark.long
+def test_a_program_that_answers_a_size_of_one_as_a_larger_one_is_a_finding(models: Path) -> None:
+    (finding,) = scan_file(models, factory="looking").findings
+    assert finding.exception.message.startswith("It exports, and at a size of one, on inputs of 2 x 1 x 4, 2 x 5 x 4: ")
+    assert next_step(finding).startswith("Declare `min=2` for that dimension")
+    report = scan_file(models, factory="looking_at_more")
+    assert report.parts[0].verdict == "passes"  # as that says
 
 
 @pytest.mark.long
@@ -575,7 +600,7 @@ def test_numbers_are_those_of_the_program_and_not_of_its_trace(models: Path) -> 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("factory", "sets"), [("right", 7), ("never_dropped", 5)])
+@pytest.mark.parametrize(("factory", "sets"), [("right", 8), ("never_dropped", 5)])
 def test_a_right_program_says_on_how_many_sets(models: Path, factory: str, sets: int) -> None:
     (part,) = scan_file(models, factory=factory).parts
     assert part.verdict == "passes"

@@ -427,6 +427,11 @@ class Stepping(nn.Module):
         return x * times.sum() if times[0] < times[-1] else -x
 
 
+class Looking(nn.Module):
+    def forward(self, x: Tensor, past: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, past, past, is_causal=x.shape[1] > 1, scale=0.4)
+
+
 class Classing(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.one_hot(x).sum(0)
@@ -820,6 +825,12 @@ CASES: dict[str, Case] = {
     ),
     "constants-as-numbers": case(
         Stepping, [(torch.randn(5, 2),), (torch.randn(2, 2),), (torch.randn(9, 2),)], "data-dependent", (_FREE,)
+    ),
+    "causal-flag-as-mask": case(
+        Looking,
+        [(torch.randn(2, new, 4), torch.randn(2, old, 4)) for new, old in ((3, 5), (1, 4), (6, 2))],
+        "must be bool, not SymBool",
+        ({1: Dim.DYNAMIC}, {1: Dim.DYNAMIC}),
     ),
     "one-hot-as-comparison": case(
         Classing,

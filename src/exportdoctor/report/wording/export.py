@@ -288,7 +288,8 @@ def numbers_of_pass_differ(row: Agreement) -> str:
     """What stands for an exception's message where a part exports and its program is wrong."""
     note = f"; {row.note}" if row.note else ""
     inputs = f"inputs of {row.inputs}" if row.inputs[:1].isdigit() else row.inputs or "the example"
-    return f"It exports, and on {inputs}: {numbers_differ(row)}{note}"
+    where = "at a size of one, " if row.kind == "size_one_or_zero" else ""
+    return f"It exports, and {where}on {inputs}: {numbers_differ(row)}{note}"
 
 
 def caught_in_export(line: str, said: str, *, others: int) -> str:

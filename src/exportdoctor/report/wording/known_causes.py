@@ -135,6 +135,16 @@ def _declare_less(finding: Finding, match: re.Match[str]) -> str:
     return f"Declare narrower sizes, as torch suggests: {declared}. Or make the code independent of the size."
 
 
+def _larger_example(size: str) -> str:
+    return f"Give an example of size 2 or more in that dimension: torch.export takes one of size {size} for fixed."
+
+
+def _is_small_in_example(finding: Finding) -> bool:
+    """Whether zero or one in the example alone fixes what is declared dynamic: no line does."""
+    fixed = re.findall(r"your code specialized it to be a constant \((\d+)\)", finding.exception.message)
+    return finding.guard is None and {*fixed} <= {"0", "1"}
+
+
 def _below(finding: Finding, match: re.Match[str]) -> str:
     return ".".join(filter(None, (finding.module, match[1])))
 
@@ -319,8 +329,15 @@ _CAUSES = (
     _Cause(
         FailureKind.DYNAMIC_DIM_SPECIALISED,
         r"0/1 specialized due to hint of ([01])",
+        lambda _, match: _larger_example(match[1]),
+    ),
+    _Cause(
+        FailureKind.DYNAMIC_DIM_SPECIALISED,
+        r"your code specialized it to be a constant \(([01])\)",
+        lambda finding, match: _larger_example(match[1]) if _is_small_in_example(finding) else "",
         lambda _, match: (
-            f"Give an example of size 2 or more in that dimension: torch.export takes one of size {match[1]} for fixed."
+            f"A dimension is declared dynamic, and has the size {match[1]} in the example, which torch.export takes "
+            "for fixed, whatever the code does."
         ),
     ),
     _Cause(
@@ -356,6 +373,19 @@ _CAUSES = (
         lambda *_: (
             "forward changes an attribute of a module, and the next call depends on it. In the program it is a "
             "constant, with the value that it had during the export."
+        ),
+    ),
+    _Cause(
+        FailureKind.NUMBERS,
+        r"^It exports, and at a size of one, ",
+        lambda *_: (
+            "Declare `min=2` for that dimension, or write what depends on whether it is one as an operation on "
+            "tensors, as a mask or `torch.where`."
+        ),
+        lambda *_: (
+            "torch.export takes a dynamic size to be neither zero nor one while it traces. A condition such as "
+            "`x.shape[0] > 1`, `squeeze()` or broadcasting is then decided as for larger sizes, and the program does "
+            "not refuse a size of one."
         ),
     ),
     _Cause(

@@ -248,8 +248,9 @@ def flag_of_sizes(finding: Finding, name: str) -> str:
     value = next(map(ast.unparse, given), "")
     instead = f"`{name}=bool({value})`" if value else f"`bool(...)` around what is given as `{name}`"
     return (
-        f"Write {instead}, if the condition depends on sizes of inputs alone. Sizes for which it is another are then "
-        "refused."
+        f"Write {instead}, if the condition depends on sizes of inputs alone. The program then has the answer of the "
+        "example. torch refuses sizes with another answer, or asks for a narrower range, but for sizes of 0 and 1, "
+        "which it takes to be larger: declare `min=2` where the answer for them is another."
     )
 
 

@@ -154,8 +154,8 @@ def shimmed_export(
     rows = _with_notes(rows, unloadable_file(why) if why else "", graded, chance, caught)
     drawer = drawer_for(call, sets[0], sizes=not refuses)
     if probe.to == "compare":
-        refused = tuple(_drawn_refused(drawer, program, ready, given))
-        _, more, chance = hold(*refused)
+        ones = drawer.draw_ones() if is_complete else ()
+        _, more, chance = hold(*ones, *_drawn_refused(drawer, program, ready, given))
         return (*_with_notes(rows, chance), *more)
     if not _gives_the_same(call, sets[0]):
         return tuple(rows)

@@ -106,6 +106,14 @@ class SetDrawer:
             tries = (partial(self._recipes.with_other_size, place, GROWTHS[first:]) for first in range(len(GROWTHS)))
             yield from itertools.islice(filter(None, (self._try("sizes", make) for make in tries)), 1)
 
+    def draw_ones(self) -> Iterator[InputSet]:
+        """For each dynamic dimension a set in which it, with those that go with it, is one. torch takes it to be more
+        while it traces."""
+        for place in range(_MOST_DIMENSIONS if self.shapes is not None else 0):
+            one = self._try("size_one_or_zero", partial(self._recipes.with_size, place, 1))
+            if one is not None:
+                yield one
+
     def draw_refused(self, refuses: Callable[[Inputs], str], *, numbers: bool = False) -> Iterator[InputSet]:
         """For each reason that `refuses` names for some size of a dynamic dimension, from two on, the first such set
         that eager takes; the empty text is no refusal. With `numbers` also for a whole number near to one in the code.
