@@ -212,9 +212,10 @@ def progress_here(*, shown: bool | None) -> Iterator[Progress]:
     from importlib.util import find_spec
 
     notebook = "ipykernel" in sys.modules
-    if shown is False or (shown is None and not notebook and not sys.stderr.isatty()):
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    if shown is False or sys.stderr is None or (shown is None and not notebook and not terminal):
         display = Progress()
-    elif sys.stderr.isatty() or (notebook and find_spec("ipywidgets") is not None):
+    elif terminal or (notebook and find_spec("ipywidgets") is not None):
         from exportdoctor.report.live.live_display import LiveDisplay
 
         display = LiveDisplay(sys.stderr)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import marshal
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -570,7 +572,7 @@ def test_the_targets_own_stack_is_shown_before_the_line(capsys: pytest.CaptureFi
     assert len(lines) < 20
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_interrupts_and_the_handlers_are_put_back(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     interrupted = False
@@ -582,6 +584,31 @@ def test_the_first_signal_interrupts_and_the_handlers_are_put_back(number: signa
             interrupted = True
     assert interrupted
     assert signal.getsignal(number) == before
+
+
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    """As SIGHUP under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interruption():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize(
+    "error", [BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), RuntimeError("can't start new thread")]
+)
+def test_a_limit_of_processes_is_no_internal_error(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    assert print_error(error) == ExitCode.USAGE
+    assert "ulimit -u" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_closed_stderr_is_no_error() -> None:
+    command = f"exec {shlex.quote(sys.executable)} -m exportdoctor scan missing.py:build 2>&-"
+    done = subprocess.run(["bash", "-c", command], env=environment(), capture_output=True, timeout=60, check=False)
+    assert done.returncode == ExitCode.USAGE
 
 
 def test_the_second_signal_ends_the_process_at_once() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from exportdoctor.core.errors import TargetError, UsageError
+from exportdoctor.core.errors import TargetError, UsageError, WorkerLost
 from exportdoctor.core.protocol.scan import Capture, Open, Prepare
 from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
@@ -27,7 +28,7 @@ from exportdoctor.process.client import LineClient
 SCRIPT = Path(__file__).parents[1] / "support" / "scripted_worker.py"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Scripted:
     """Starts workers of tests/support/scripted_worker.py."""
 
@@ -44,6 +45,19 @@ class Scripted:
         assert process.stdin is not None
         assert process.stdout is not None
         return LineClient(process.pid, process.stdin, process.stdout, process)
+
+
+@dataclass
+class StartedOnce(Scripted):
+    """Starts one worker, and then finds the limit of processes reached."""
+
+    has_started: bool = False
+
+    def start(self, *, log: Path | None) -> LineClient:
+        if self.has_started:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        self.has_started = True
+        return super().start(log=log)
 
 
 def probe(fqn: str, timeout: float = 60.0) -> Probe:
@@ -84,6 +98,17 @@ def test_a_probe_whose_worker_is_killed_is_asked_again_in_another(pool: Pool, tm
 
 
 @pytest.mark.slow
+def test_what_waits_fails_where_no_other_worker_can_be_started(tmp_path: Path) -> None:
+    launcher = StartedOnce(tmp_path)
+    with closing(Pool(launcher, Open(target=None), jobs=1, log=None, by_cpu_time=False)) as pool:
+        pool.open()
+        pool.capture_part(Capture(part="default"))
+        outcomes = [pool.submit(probe(name)) for name in ("kills its first worker", "second")]
+        for one in outcomes:
+            with pytest.raises(WorkerLost, match="A worker cannot be started"):
+                one.result(timeout=60)
+
+
 def test_a_probe_that_kills_every_worker_crashes_and_the_others_go_on(pool: Pool, tmp_path: Path) -> None:
     outcomes = [pool.submit(probe(name)) for name in ("kills its worker", "second")]
     crashed = outcomes[0].result(timeout=60)

@@ -351,6 +351,20 @@ def test_an_answer_from_before_a_change_is_not_told(name: str, home: Path, monke
 
 
 @pytest.mark.long
+def test_a_copy_that_reads_what_lies_beside_it_is_another_target(home: Path) -> None:
+    told = []
+    for name in ("one", "other"):
+        folder = home / name
+        folder.mkdir()
+        (folder / "target.py").write_text(
+            _MODEL + "TEXT = (HERE / 'data.txt').read_text()\ndef fine(): return TEXT == '1'\n"
+        )
+        (folder / "data.txt").write_text("1" if name == "one" else "0")
+        told.append(scan(folder / "target.py", "build")[1:])
+    assert told == [(True, 0), (False, 0)]
+
+
+@pytest.mark.long
 def test_what_has_not_changed_is_told_again(home: Path) -> None:
     """Also where it was read in many ways."""
     file = home / "target.py"

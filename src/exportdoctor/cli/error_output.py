@@ -14,7 +14,14 @@ from pathlib import Path
 
 import click
 
-from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError, WorkerFailed, did_you_mean
+from exportdoctor.core.errors import (
+    MORE_PROCESSES,
+    ExitCode,
+    ExportdoctorError,
+    TargetError,
+    WorkerFailed,
+    did_you_mean,
+)
 
 _STACK_LINES = 12
 _LONGEST_LINE = 1000
@@ -23,6 +30,8 @@ _REFUSED = frozenset(
      errno.EISDIR, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EFBIG, errno.ENXIO, errno.EINVAL}
 )  # fmt: skip
 """What the operating system says of a path or a disk: nothing that exportdoctor could do better."""
+_NO_PROCESS = (str(OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))), "can't start new thread")
+"""What a fork and the start of a thread raise where a limit is reached."""
 
 
 def print_error(error: BaseException) -> int:
@@ -48,6 +57,9 @@ def print_error(error: BaseException) -> int:
             return ExitCode.INTERRUPTED
         case OSError() if error.errno in _REFUSED:
             print_line(f"{error.strerror}: {error.filename!r}" if error.filename else f"{error.strerror}")
+            return ExitCode.USAGE
+        case BlockingIOError() | RuntimeError() if str(error) in _NO_PROCESS:
+            print_line(f"no further process or thread can be started. {MORE_PROCESSES}")
             return ExitCode.USAGE
         case SystemExit():
             return error.code if isinstance(error.code, int) else ExitCode.INTERNAL

@@ -12,7 +12,6 @@ from typing import TextIO
 
 from exportdoctor.cli.baseline_check import ACCEPT, BaselineCheck
 from exportdoctor.cli.error_output import print_error, print_line
-from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.core.errors import ExitCode, ExportdoctorError, UsageError
 from exportdoctor.core.run import events as ev
@@ -39,15 +38,14 @@ def follow(
 ) -> tuple[RunState, int]:
     """Record `events` in `folder` and apply them to `state`; returns the state at the end, and the exit code."""
     began = time.time()
-    with Interruption():
-        stop = _consume(events, folder, state, output=output)
-        if state.finished is None or stop is not None:
-            end = _end_event(stop, began)
-            folder.record(end)
-            state.apply(end)
-        folder.record_report(state.report())
-        if stop is None or (state.parts and not isinstance(stop, UsageError)):
-            print_result(state, None if folder.trouble else folder.path, output=output)
+    stop = _consume(events, folder, state, output=output)
+    if state.finished is None or stop is not None:
+        end = _end_event(stop, began)
+        folder.record(end)
+        state.apply(end)
+    folder.record_report(state.report())
+    if stop is None or (state.parts and not isinstance(stop, UsageError)):
+        print_result(state, None if folder.trouble else folder.path, output=output)
     code = _report_stop(stop, state) if stop else state.finished.exit_code if state.finished else ExitCode.INTERNAL
     if folder.trouble is not None:
         code = print_error(folder.trouble)

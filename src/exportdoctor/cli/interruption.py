@@ -1,28 +1,31 @@
-"""Ctrl-C and SIGTERM: the first stops the work cleanly, the second ends the process at once."""
+"""Ctrl-C, SIGTERM and a closed terminal: the first stops the work cleanly, the second ends the process at once."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+import threading
 from types import FrameType
 
 from exportdoctor.core.errors import ExitCode
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 _SHOW_CURSOR = b"\x1b[?25h"
 
 
 class Interruption:
-    """While active, the first of these signals raises KeyboardInterrupt in the main thread."""
+    """While active, the first of these signals raises KeyboardInterrupt in the main thread. One that whoever started
+    the process has it ignore, as `nohup` does, stays ignored. In other threads nothing changes."""
 
     def __init__(self) -> None:
         self._count = 0
         self._before: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> Interruption:
-        for number in _SIGNALS:
-            self._before[number] = signal.signal(number, self._on_signal)
+        for number in _SIGNALS if threading.current_thread() is threading.main_thread() else ():
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -11,6 +11,7 @@ from typing import NoReturn
 import click
 
 from exportdoctor.cli.error_output import print_error
+from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.options import CONTEXT
 from exportdoctor.cli.verbs import VERBS
 from exportdoctor.core.errors import WorkerLost
@@ -68,20 +69,22 @@ def exportdoctor() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns its exit code and raises nothing."""
-    if sys.stdout is None:  # closed by whoever started us, as by >&-
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    # None where whoever started us has closed it, as by >&-
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = exportdoctor.main(
-            list(arguments),
-            prog_name="exportdoctor",
-            standalone_mode=False,
-            complete_var=COMPLETION_VARIABLE,
-            obj=tuple(arguments),  # a verb that starts itself again, or notes its command line, finds it here
-        )
-        sys.stdout.flush()
+        with Interruption():
+            code = exportdoctor.main(
+                list(arguments),
+                prog_name="exportdoctor",
+                standalone_mode=False,
+                complete_var=COMPLETION_VARIABLE,
+                obj=tuple(arguments),  # a verb that starts itself again, or notes its command line, finds it here
+            )
+            sys.stdout.flush()
     except BrokenPipeError:
         _discard_stdout()
         return 0

@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from typing import TextIO
 
+from exportdoctor.core.errors import StoreError
 from exportdoctor.report.canvas import Style
 
 _SYMBOLS = "✓✗✚○☠◷·…Δ"
@@ -46,6 +47,8 @@ def write_out(text: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        raise StoreError(f"The result cannot be written to stdout: {error.strerror or error}") from error
 
 
 def _can_show(stream: TextIO, text: str) -> bool:

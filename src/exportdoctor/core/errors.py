@@ -75,6 +75,10 @@ class WorkerFailed(ExportdoctorError):
         self.stack = stack
 
 
+MORE_PROCESSES = "Allow more processes (`ulimit -u`), or end others"
+"""What to do where the system starts no further process or thread."""
+
+
 class WorkerLost(ExportdoctorError):
     """A worker process ended without a reply; the pool turns it into an outcome if a probe was running."""
 

@@ -124,7 +124,10 @@ def carry() -> dict[str, str]:
 def explain_loss(error: WorkerLost) -> ExportdoctorError:
     """A worker that ends at once may have met a torch that cannot be imported: that is for the user to mend."""
     command = [sys.executable, "-P", "-c", _USE_TORCH]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    except OSError:  # no further process can be started
+        return error
     if done.returncode == 0 and b"exportdoctor sees torch" in done.stdout:
         return error
     said = done.stderr.decode(errors="replace").strip().splitlines() or [f"it ends with {name_exit(done.returncode)}"]

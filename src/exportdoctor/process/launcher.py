@@ -76,8 +76,8 @@ class Fork:
     def _fork(self, log: Path | None) -> LineClient:
         command_reader, command_writer = os.pipe()
         reply_reader, reply_writer = os.pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # None where it was closed before Python began
+            stream.flush()
         mark = new_mark()
         pid = os.fork()
         if pid == 0:

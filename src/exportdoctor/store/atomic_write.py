@@ -11,7 +11,7 @@ from exportdoctor.core.errors import StoreError
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_ELSEWHERE = "Choose another folder with --out, or set EXPORTDOCTOR_HOME"
+_ELSEWHERE = "Choose another folder, or set EXPORTDOCTOR_HOME"
 
 
 def refusal(path: Path, error: OSError, *, doing: str = "written") -> StoreError:
@@ -21,6 +21,8 @@ def refusal(path: Path, error: OSError, *, doing: str = "written") -> StoreError
         return StoreError(f"{path} cannot be {doing}: the disk is full", hint=f"Free some space. {_ELSEWHERE}")
     if error.errno in _FORBIDDEN:
         return StoreError(f"{path} cannot be {doing}: {reason}", hint=_ELSEWHERE)
+    if error.errno == errno.EFBIG:
+        return StoreError(f"{path} cannot be {doing}: {reason}", hint="Allow larger files (`ulimit -f`)")
     return StoreError(f"{path} cannot be {doing}: {reason}")
 
 
@@ -29,7 +31,8 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
-        raise StoreError(f"{path} is a file, not a folder", hint="Choose another folder with --out") from error
+        what = "a link that leads nowhere" if path.is_symlink() else "a file"
+        raise StoreError(f"{path} is {what}, not a folder", hint="Choose another folder") from error
     except OSError as error:
         raise refusal(path, error, doing="created") from error
 

@@ -120,9 +120,9 @@ def _name_source(what: str) -> str:
 
 
 def _shim_digests(options: ScanOptions) -> list[object]:
-    """Each shim file with the neighbours that it imports."""
+    """Each shim file, which may read what lies beside it, with the neighbours that it imports."""
     files = [Path(name).expanduser() for name in options.shim_files]
-    return [source_hashes(file) if file.is_file() else "" for file in files]
+    return [[os.path.abspath(file), source_hashes(file)] if file.is_file() else "" for file in files]
 
 
 def _distributions() -> set[str]:

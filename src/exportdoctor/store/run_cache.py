@@ -5,6 +5,7 @@ A run is reused only while its folder exists and every source file it depended o
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -24,6 +25,8 @@ from exportdoctor.store.places import cache_home
 from exportdoctor.store.runs import StoredRun, read_run
 
 _KEPT = 500
+_NOTHING_CHANGED = "Nothing has changed since run {}; its results are shown."
+_REPLAYED = re.compile(_NOTHING_CHANGED.format(r"\S+"))
 F = TypeVar("F", Finding, Outcome)
 
 
@@ -88,12 +91,14 @@ def replay(earlier: StoredRun, *, started: ev.RunStarted, logs: Path) -> Generat
         match event:
             case ev.RunStarted() | ev.RunResumed() | ev.ProbeStarted() | ev.StepStarted():
                 continue
+            case ev.NoteAdded(text=text) if _REPLAYED.fullmatch(text):
+                continue
             case ev.ProbeFinished(probe=probe, outcome=outcome):
                 yield ev.ProbeFinished(at=now, probe=probe, outcome=_at_home(outcome, logs), cached=True)
             case ev.FindingMade(finding=finding):
                 yield ev.FindingMade(at=now, finding=_at_home(finding, logs))
             case ev.RunFinished():
-                yield ev.NoteAdded(at=now, text=f"Nothing has changed since run {earlier.run}; its results are shown.")
+                yield ev.NoteAdded(at=now, text=_NOTHING_CHANGED.format(earlier.run))
                 yield msgspec.structs.replace(event, at=now, seconds=now - begun, peak_rss_mb=0.0)
             case _:
                 yield msgspec.structs.replace(event, at=now)

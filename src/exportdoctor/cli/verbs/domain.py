@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from exportdoctor.cli.complete_words import complete_targets
-from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.options import (
     CONTEXT,
     DEVICE,
@@ -91,15 +90,14 @@ def domain(
         part = part or plan.parts[0]
         names = known_shims(target, part, shims)
         request = DomainRequest(target=ref, part=part, against=str(given or ""), shims=names, seconds=seconds)
-    with Interruption():
-        result: DomainResult = ask_worker(
-            "worker.domain.domain_server",
-            request,
-            DomainReply,
-            quiet=quiet,
-            limits=build_limits(build_timeout, build_memory_mb) if request.target is not None else None,
-            part=part,
-        )
+    result: DomainResult = ask_worker(
+        "worker.domain.domain_server",
+        request,
+        DomainReply,
+        quiet=quiet,
+        limits=build_limits(build_timeout, build_memory_mb) if request.target is not None else None,
+        part=part,
+    )
     write_out(render_domain(result, form, style_of(sys.stdout)))
     found = result.domain.holds and result.failure is None
     return ExitCode.EXPORTS if found else ExitCode.FINDINGS

@@ -14,7 +14,6 @@ import msgspec
 
 from exportdoctor.cli.complete_words import complete_parts, complete_shims, complete_targets
 from exportdoctor.cli.error_output import print_line
-from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.options import CONTEXT, DEVICE, DTYPE, IMAGE_SIZE, INPUTS, QUIET, STATIC, absolute_inputs
 from exportdoctor.cli.packages import require_packages
 from exportdoctor.cli.python_option import PYTHON
@@ -146,9 +145,8 @@ def export(context: click.Context, /, **given: Any) -> int:
     _check_packages(arguments)
     request, output = _read_request(arguments)
     command = shlex.join(("exportdoctor", *context.obj))
-    with Interruption():
-        limits = build_limits(arguments.build_timeout, arguments.build_memory_mb)
-        made = export_part(request, output=output, command=command, doing=show, building=limits)
+    limits = build_limits(arguments.build_timeout, arguments.build_memory_mb)
+    made = export_part(request, output=output, command=command, doing=show, building=limits)
     lines = [wording.export_headline(request, made.result), *wording.export_lines(request, made.result, made.shims)]
     lines += [f"  wrote   {path}" for path in made.placed]
     text = "\n".join(lines) + "\n"

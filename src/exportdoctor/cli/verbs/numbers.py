@@ -10,7 +10,6 @@ import click
 
 from exportdoctor.cli.complete_words import complete_targets
 from exportdoctor.cli.error_output import print_line
-from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.options import (
     CONTEXT,
     DEVICE,
@@ -28,7 +27,7 @@ from exportdoctor.cli.packages import require_packages
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import style_of, write_out
-from exportdoctor.core.errors import ExitCode, UsageError
+from exportdoctor.core.errors import ExitCode, StoreError, UsageError
 from exportdoctor.core.protocol.numbers_ladder import LadderReply, LadderRequest, LadderResult
 from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.export.ask_while_building import ask_while_building
@@ -107,21 +106,24 @@ def numbers(
         shims=known_shims(target, part or plan.parts[0], shims),
         seconds=seconds,
     )
-    with Interruption():
-        limits = build_limits(build_timeout, build_memory_mb)
-        result: LadderResult = ask_worker(
-            "worker.numbers.numbers_server",
-            request,
-            LadderReply,
-            quiet=quiet,
-            limits=limits,
-            part=part or plan.parts[0],
-        )
-    if output is not None:
-        make_folder(output.parent)
-        replace_file(output, render_ladder(result, form, Style()).encode())
-    else:
+    limits = build_limits(build_timeout, build_memory_mb)
+    result: LadderResult = ask_worker(
+        "worker.numbers.numbers_server",
+        request,
+        LadderReply,
+        quiet=quiet,
+        limits=limits,
+        part=part or plan.parts[0],
+    )
+    if output is None:
         write_out(render_ladder(result, form, style_of(sys.stdout)))
+    else:
+        try:
+            make_folder(output.parent)
+            replace_file(output, render_ladder(result, form, Style()).encode())
+        except StoreError:
+            write_out(render_ladder(result, "text", style_of(sys.stdout)))
+            raise
     return ExitCode.EXPORTS if result.verdict in ("agrees", "agrees_but_ties") else ExitCode.FINDINGS
 
 

@@ -10,7 +10,6 @@ import click
 import msgspec
 
 from exportdoctor.cli.complete_words import complete_targets
-from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.options import CONTEXT, DEVICE, IMAGE_SIZE, INPUTS, PART, QUIET, absolute_inputs
 from exportdoctor.cli.packages import require_packages
 from exportdoctor.cli.python_option import PYTHON
@@ -125,18 +124,19 @@ def sensitivity(
         request = SensitivityRequest(
             to=to, target=ref, part=part, calibration=data, budget=budget, shims=names, engine=engine
         )
-    with Interruption():
-        result: SensitivityResult = ask_worker(
-            "worker.sensitivity.sensitivity_server",
-            request,
-            SensitivityReply,
-            quiet=quiet,
-            limits=build_limits(build_timeout, build_memory_mb) if request.target is not None else None,
-            part=part,
-        )
-    if output is not None:
-        result = _write(result, output)
-    write_out(render_sensitivity(result, form, style_of(sys.stdout)))
+    result: SensitivityResult = ask_worker(
+        "worker.sensitivity.sensitivity_server",
+        request,
+        SensitivityReply,
+        quiet=quiet,
+        limits=build_limits(build_timeout, build_memory_mb) if request.target is not None else None,
+        part=part,
+    )
+    try:
+        if output is not None:
+            result = _write(result, output)
+    finally:
+        write_out(render_sensitivity(result, form, style_of(sys.stdout)))
     return ExitCode.EXPORTS if result.holds else ExitCode.FINDINGS
 
 

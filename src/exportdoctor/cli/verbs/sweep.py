@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from exportdoctor.cli.error_output import print_line
-from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.options import CONTEXT, QUIET, FiniteRange, OutFolderType
 from exportdoctor.cli.packages import require_packages
 from exportdoctor.cli.scan_flags import scan_option
@@ -187,14 +186,13 @@ def _sweep(given: dict[str, Any], *, command: str) -> int:
             print_line(sweep_progress(answer.name, told, done=done, of=of, seconds=time.monotonic() - begun))
 
     stopped: BaseException | None = None
-    with Interruption():
-        try:
-            ask_what_is_left(request, [task for task in tasks if task.name not in kept.rows], tell)
-        except (KeyboardInterrupt, Exception) as error:
-            stopped = error
-        if isinstance(stopped, UsageError) and not done:
-            raise stopped
-        atlas = write_atlas(request, tasks, kept)
+    try:
+        ask_what_is_left(request, [task for task in tasks if task.name not in kept.rows], tell)
+    except (KeyboardInterrupt, Exception) as error:
+        stopped = error
+    if isinstance(stopped, UsageError) and not done:
+        raise stopped
+    atlas = write_atlas(request, tasks, kept)
     write_out("".join(f"{line}\n" for line in sweep_summary(atlas)))
     if not given["quiet"]:
         print_line(f"saved in {folder}")

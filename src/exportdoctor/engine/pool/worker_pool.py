@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from exportdoctor.core.errors import ExportdoctorError, TargetError, WorkerLost
+from exportdoctor.core.errors import MORE_PROCESSES, ExportdoctorError, TargetError, WorkerLost
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.scan import Capture, Captured, Command, Open, Opened, Prepare, Prepared, ScanReply
 from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
@@ -131,9 +131,18 @@ class Pool:
             return self._start()
 
     def _start(self) -> WorkerClient:
-        worker = WorkerClient(self.launcher.start(log=self.log))
+        """Raises WorkerLost where the system starts no further process or thread."""
+        try:
+            client = self.launcher.start(log=self.log)
+        except OSError as error:
+            raise _no_process(error) from error
+        worker = WorkerClient(client)
+        try:
+            threading.Thread(target=self._read, args=(worker,), name="replies", daemon=True).start()
+        except RuntimeError as error:
+            worker.kill()
+            raise _no_process(error) from error
         self._workers.append(worker)
-        threading.Thread(target=self._read, args=(worker,), name="replies", daemon=True).start()
         return worker
 
     def _bring_up(self, worker: WorkerClient) -> None:
@@ -260,8 +269,7 @@ class Pool:
         return running
 
     def _replace_worker(self) -> None:
-        """Bring up another worker in the background."""
-        worker = self._start()
+        """Bring up another worker in the background. Where none can be started, what waits for one fails."""
 
         def bring_up() -> None:
             try:
@@ -273,7 +281,13 @@ class Pool:
                 worker.ready = True
                 self._dispatch()
 
-        threading.Thread(target=bring_up, name="bring-up", daemon=True).start()
+        try:
+            worker = self._start()
+            threading.Thread(target=bring_up, name="bring-up", daemon=True).start()
+        except WorkerLost as error:
+            self._fail_waiting(error)
+        except RuntimeError as error:
+            self._fail_waiting(_no_process(error))
 
     def _fail_waiting(self, error: ExportdoctorError) -> None:
         with self._lock:
@@ -373,6 +387,10 @@ class Pool:
         for worker in workers:
             worker.kill()
         self._watch.join(timeout=5)
+
+
+def _no_process(error: Exception) -> WorkerLost:
+    return WorkerLost(f"A worker cannot be started: {error}", hint=MORE_PROCESSES)
 
 
 def _accept(reply: ScanReply) -> ScanReply:

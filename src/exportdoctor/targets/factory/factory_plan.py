@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -36,7 +37,8 @@ _PARTS = ("default",)
 
 @dataclass(frozen=True, kw_only=True)
 class FactoryPlan:
-    """A callable that returns a module and its inputs. `sources` is empty for a module made in this process."""
+    """A callable that returns a module and its inputs. `file`, a whole path, and `sources` are empty for a module made
+    in this process."""
 
     ref: str
     title: str
@@ -44,12 +46,15 @@ class FactoryPlan:
     call: Callable[[], Any]
     parts: tuple[str, ...] = _PARTS
     available_parts: tuple[str, ...] = _PARTS
+    file: str = ""
     sources: dict[str, str] = field(default_factory=dict)
 
     def identity(self) -> dict[str, object]:
-        """The name, the options and the hashes of the factory's file and of the neighbours it imports."""
+        """The file, the name, the options and the hashes of the file and of the neighbours it imports. A copy elsewhere
+        is another target: it may read what lies beside it."""
         return {
             "factory": self.title,
+            "file": self.file,
             "sources": self.sources,
             "parts": list(self.parts),
             "options": msgspec.to_builtins(self.options),
@@ -67,6 +72,7 @@ def factory_plan(target: TargetRef, *, file: Path, name: str) -> FactoryPlan:
         options=target.options,
         call=partial(_call_factory, file, name=name),
         parts=choose_parts(target.parts, available=_PARTS, default=_PARTS),
+        file=os.path.abspath(file),
         sources=source_hashes(file),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -288,7 +289,7 @@ def _answer(request: ExportRequest, tell: Teller) -> ExportReply:
     except ShimTrouble as error:
         return Refused(message=error.message, fault="usage", hint=error.hint)  # another choice of shims may do
     except OSError as error:
-        return _disk(error)
+        return _disk(error, os.path.join(request.folder, request.stem))
     except torch.cuda.OutOfMemoryError as error:
         return Refused(message=f"GPU out of memory: {first_line(error)}", fault="usage", hint="Use --device cpu")
 
@@ -296,12 +297,10 @@ def _answer(request: ExportRequest, tell: Teller) -> ExportReply:
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
-def _disk(error: OSError) -> Refused:
-    if error.errno in _FULL:
-        what = error.strerror or str(error)
-        hint = "Free some space, or choose another folder"
-        return Refused(message=f"The file cannot be written: {what}", fault="usage", hint=hint)
-    return Refused(message=f"The file cannot be written: {error}", fault="usage", hint="Choose another folder")
+def _disk(error: OSError, path: str) -> Refused:
+    place, what = str(error.filename or path), error.strerror or str(error)
+    hint = "Free some space, or choose another folder" if error.errno in _FULL else "Choose another folder"
+    return Refused(message=f"{place} cannot be written: {what}", fault="usage", hint=hint)
 
 
 if __name__ == "__main__":
