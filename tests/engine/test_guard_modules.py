@@ -61,6 +61,19 @@ class InLibrary(nn.Module):
         return found
 
 
+class BehindConvolutions(nn.Module):
+    """A convolution asks for the sizes before the recurrence fixes one of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shrink = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 2))
+        self.recurrence = nn.LSTM(8, 6, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.recurrence(self.shrink(x).mean(2).permute(0, 2, 1))[0]
+        return found
+
+
 def example_of(model: nn.Module) -> tuple[Any, ...]:
     sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=64)}
     return model.eval(), (torch.randn(2, 7, 4),), {}, {"x": sizes}
@@ -78,10 +91,16 @@ def in_library() -> tuple[object, ...]:
     return example_of(InLibrary())
 
 
+def behind_convolutions() -> tuple[object, ...]:
+    sizes = {0: torch.export.Dim("batch"), 3: torch.export.Dim("width", min=6)}
+    return BehindConvolutions().eval(), (torch.randn(2, 1, 8, 20),), {}, {"x": sizes}
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("factory", "root", "blamed"),
     [
+        ("behind_convolutions", "fails_child", "recurrence"),
         ("in_child", "fails_child", "inner"),
         ("in_own_code", "fails_own", ""),
         ("in_library", "fails_child", "recurrence"),

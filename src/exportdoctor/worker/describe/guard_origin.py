@@ -29,6 +29,9 @@ from exportdoctor.worker.describe.module_stack import running_modules
 from exportdoctor.worker.describe.symbol_origins import frames_of_attempt, user_frame_of
 
 _KEPT = 20_000
+_QUOTED = re.compile(r"satisfy the generated guard (.+)\.$", re.MULTILINE)
+_SAME = {"==": ("==",), "!=": ("!=",), **dict.fromkeys(("<=", ">="), ("<=", ">=")), **dict.fromkeys("<>", ("<", ">"))}
+"""How torch may write a relation."""
 _LONGEST_STATEMENT = 1_000_000
 """Characters of a message that names the dimensions."""
 
@@ -133,12 +136,17 @@ def _symbols_in(env: Any, statement: str) -> list[sympy.Basic]:
 
 
 def _to_blame(guards: list[Guard], mentioned: list[sympy.Basic], statement: str) -> Guard | None:
-    """The guard that froze the dimension, or that tied it to another one, or else the first that bounds it."""
+    """The guard that the message quotes, or that froze the dimension, or that tied it to another one, or else the first
+    that bounds it."""
     if "constant" in statement:
         frozen = next((one for symbol in mentioned if (one := _frozen(guards, symbol))), None)
         if frozen is not None:
             return frozen
     about = [guard for guard in guards if guard.symbols.intersection(mentioned)]
+    texts = (_without_sources(text, guards) for text in _QUOTED.findall(statement))
+    same = next((guard for text in texts for guard in about if _reads_as(guard.expr, text)), None)
+    if same is not None:
+        return same
     tied = next((guard for guard in about if len(guard.symbols.intersection(mentioned)) > 1), None)
     quoted = next((guard for guard in about if _numbers(guard.expr) & _numbers_in(statement)), None)
     return tied or quoted or (about[0] if about else None)
@@ -170,6 +178,23 @@ def _frozen(guards: list[Guard], symbol: sympy.Basic) -> Guard | None:
             return found
         symbol = next(one.target for one in plain if one is not constant)
     return found
+
+
+def _without_sources(text: str, guards: list[Guard]) -> str:
+    """A guard as torch writes it, with `size` for the sizes of inputs, whose names have numbers of their own."""
+    names = {name for guard in guards[:1] for sources in sources_by_symbol(guard.env).values() for name in sources}
+    for name in sorted(names, key=len, reverse=True):
+        text = text.replace(name, "size")
+    return text
+
+
+def _reads_as(expr: sympy.Basic, text: str) -> bool:
+    """Whether a guard has the relation and the numbers of that text, in which torch may have changed the sides."""
+    relation = re.search(r"[<>=!]=|[<>]", text)
+    if not isinstance(expr, sympy.core.relational.Relational) or relation is None or " and " in text:
+        return False
+    numbers = {abs(one) for one in _numbers(expr)}
+    return relation[0] in _SAME[expr.rel_op] and numbers == {one for one in _numbers_in(text) if one > 1}
 
 
 def _numbers(expr: sympy.Basic) -> set[int]:
