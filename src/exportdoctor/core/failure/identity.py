@@ -16,7 +16,13 @@ import msgspec
 from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS, FailureKind
-from exportdoctor.core.failure.messages import normalise, with_one_violation, without_arithmetic, without_names
+from exportdoctor.core.failure.messages import (
+    fixes_size,
+    normalise,
+    with_one_violation,
+    without_arithmetic,
+    without_names,
+)
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.protocol.export import StageFailure
 from exportdoctor.core.records.outcome import Failure, Outcome, OutcomeStatus, SymbolOrigin
@@ -137,10 +143,17 @@ def _is_of_one_statement(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
 def same_failure(one: Outcome, other: Outcome, *, exporter: str) -> bool:
     """Whether both fail at the same line with the same kind, though other shims or dynamic dimensions were asked.
 
-    Of one line each operator that has no translation is a failure of its own.
+    Of one line each operator that has no translation is a failure of its own, and so is a bound of a size that it no
+    longer fixes.
     """
     kinds = kind_of(one, exporter=exporter), kind_of(other, exporter=exporter)
-    return same_line(one, other) and kinds[0] is kinds[1] and not of_other_operators(one, other)
+    alike = kinds[0] is kinds[1] and not of_other_operators(one, other) and _fixes_size(one) is _fixes_size(other)
+    return alike and same_line(one, other)
+
+
+def _fixes_size(outcome: Outcome) -> bool:
+    failure = outcome.failure
+    return failure is not None and any(fixes_size(fact.message) for fact in failure.exceptions)
 
 
 def of_other_operators(one: Outcome, other: Outcome) -> bool:

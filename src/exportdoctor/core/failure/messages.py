@@ -127,10 +127,18 @@ def without_hints(line: str) -> str:
     return _HINTS.sub("", line).strip()
 
 
+_FIXES_SIZE = re.compile(r"specialized it to be a constant|satisfy the generated guard [^\n%]* == \d+\.$", re.MULTILINE)
+
+
 def suggested_fixes(message: str) -> list[str]:
     """The lines `name = value` that torch proposes for the dynamic shapes."""
     block = message.partition(_FIXES)[2].strip().split("\n\n")[0]
     return [line.strip() for line in block.splitlines() if " = " in line]
+
+
+def fixes_size(message: str) -> bool:
+    """Whether a constraint violation fixes a declared size to a number; others only bound it."""
+    return _FIXES_SIZE.search(message) is not None
 
 
 def violation_entries(message: str) -> dict[str, str]:
