@@ -64,6 +64,12 @@ STATEMENTS = (
     "a = a - wide[:, size - t] + x[:, x.shape[1] - (t + 1), :]",
     "written[:, x.shape[1] - t - 1] = a",
     "outs.insert(0, a)",
+    "total += x[:, t]",
+    "count += x[:, t].sum() * 2",
+    "total -= total * 0.5 - a",
+    "total *= u.cos()",
+    "b = b + total.sum(0) - (total.unsqueeze(0) + count)[0]",
+    "a = a * count",
     "more = [u[:, None]] + more",
     # and what no step may do
     "x[:, t] = a",
@@ -77,6 +83,9 @@ STATEMENTS = (
     "u = sum([one for one in (a, b)])",
     "box.rows.append(a)",
     "s[t % 2] = a",
+    "outs.append(total)\n        total += a",
+    "u = total[0]\n        total += a\n        b = b + u",
+    "c = b\n        c += a",
     "s[0].add_(1)",
     "s.append(s[0])",
     "q = s\n        s[0] = a",
@@ -89,7 +98,7 @@ REFUSED = STATEMENTS.index("x[:, t] = a")
 RESULTS = (
     "a", "b", "u", "v", "w", "t", "torch.stack(outs, dim=1)", "torch.stack(outs, -1)", "torch.cat(more, 1)", "written",
     "torch.stack(outs[1:], 1)", "torch.cat(more[:-1], dim=-2)", "torch.stack(outs[::-1])", "outs[-1]",
-    "len(outs)", "box.count", "s", "d", "torch.stack(s)", "q", "s[0]",
+    "len(outs)", "box.count", "s", "d", "torch.stack(s)", "q", "s[0]", "total", "count",
 )  # fmt: skip
 
 FIRST = ("outs, more = [], []", "outs = [a]\n    more = list()", "outs, more = [b, a], [x[:, 1:3]]")
@@ -126,7 +135,8 @@ def are_bound(numbers: Any, state: Any, lists: Any) -> bool:
 
 def begins(numbers: Any, state: Any, lists: Any) -> bool:
     """Whether its first step is to run by itself."""
-    return are_bound(numbers, [one for one in state if one is not None], lists) and None in state
+    others = [one for one in state if not (one is None or type(one) in (int, float))]
+    return are_bound(numbers, others, lists) and len(others) < len(state)
 
 
 def outcome(function: Callable[..., Any], names: dict[str, Any]) -> Any:
@@ -191,6 +201,7 @@ def test_steps_compute_what_the_loop_does(
     source += "    u = v = w = a - 1\n" if are_bound else ""
     source += "    z, wide = x.transpose(0, 1), torch.cat((x, x), 1)\n"
     source += "    size, s, d, q = 6, [a, b], {'a': a, 'b': b}, None\n"
+    source += "    total, count = x[:, 0] * 2, 0\n"
     source += f"    {first}\n    written = torch.zeros_like(x)\n"
     source += f"    for {header}:\n"
     source += "".join(f"        {one}\n" for one in statements)
@@ -485,6 +496,32 @@ ATTACKS = {
     for row, factor in zip(x.unbind(1), left):
         total = total * 0.5 + row * factor
     return total, next(left, 7)""",
+    "what is added to a view": """
+    total = x[0]
+    for t in range(x.shape[1]):
+        total += x[1, t]
+    return total, x""",
+    "what is added to a tensor with two names": """
+    total = x[:, 0] * 1
+    same = total
+    for t in range(x.shape[1]):
+        total += x[:, t]
+    return total, same""",
+    "what is added to an input": """
+    for t in range(x.shape[1]):
+        x += x[:, t : t + 1]
+    return x""",
+    "what is added to a tensor whose view is kept": """
+    total = x[:, 0] * 1
+    early = total.view(-1)
+    for t in range(x.shape[1]):
+        total += x[:, t]
+    return early, total""",
+    "what is added to whole numbers": """
+    total = torch.zeros(2, 5, dtype=torch.int64)
+    for t in range(x.shape[1]):
+        total += x[:, t]
+    return total""",
     "a row with names of its own": """
     rows = torch.stack([x[:, sorted((0, 1), key=lambda i: -i)[0]] * 1 for i in range(x.shape[1])])
     for t in range(x.shape[1]):
@@ -718,6 +755,19 @@ class Layers(nn.Module):
         return torch.stack(rows, 1), states[-1][1]  # type: ignore[index]
 
 
+class Sums(nn.Module):
+    """Sums that begin as a number and as a tensor, to which each step adds."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        total: Any = 0
+        decayed = torch.zeros(x.shape[0], 4)
+        for t in range(x.shape[1]):
+            total += x[:, t].tanh()
+            decayed *= 0.5
+            decayed += total * x[:, t]
+        return total, decayed
+
+
 class BothWays(nn.Module):
     """Rows from the last one on, put before those of their list, and written from the end on; a dict of state."""
 
@@ -737,7 +787,7 @@ class BothWays(nn.Module):
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "module", [Mixer, Gated, Cell, Decoder, Listed, Returns, Advantages, Spiking, Stacked, Layers, BothWays]
+    "module", [Mixer, Gated, Cell, Decoder, Listed, Returns, Advantages, Spiking, Stacked, Layers, Sums, BothWays]
 )
 def test_a_recurrence_exports_for_any_length_and_translates(module: type[nn.Module], tmp_path: Path) -> None:
     check_any_length(module().eval(), "loops-as-scan", ((2, 5), (3, 3), (4, 17)), tmp_path)

@@ -1,8 +1,8 @@
 """Rewrites loops over the rows of tensors as steps of a scan: each reads and writes one row, and carries state.
 
 A step may bind local names, read tensors at the loop's index, add to a list that is stacked afterwards, and write
-tensors at the index. A name that a step reads before it binds it is carried from step to step; where it begins as None,
-the first step runs by itself. Whatever else a loop does, it stays as it is.
+tensors at the index. A name that a step reads before it binds it is carried from step to step; where it begins as None
+or a number, the first step runs by itself. Whatever else a loop does, it stays as it is.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from exportdoctor.shims.rules.name_flow import (
 )
 from exportdoctor.shims.rules.name_uses import NameUses, stacked_list
 from exportdoctor.shims.rules.own_containers import WITH_ITEM, write_items_as_bindings
+from exportdoctor.shims.rules.own_tensors import UPDATED, write_updates_as_bindings
 from exportdoctor.shims.rules.pure_code import Purity
 from exportdoctor.shims.rules.stacked_lists import LoopsOfLists, write_lists_plainly
 
@@ -38,8 +39,9 @@ class LoopRewrite:
     def of_function(self, node: ast.FunctionDef) -> ast.FunctionDef:
         """The function with its loops rewritten, in a copy."""
         node = copy.deepcopy(node)
-        write_items_as_bindings(node)
         write_lists_plainly(node)
+        write_items_as_bindings(node)
+        write_updates_as_bindings(node)
         node.body = LoopsOfLists(self.purity).of_block(node.body)
         self._function, self._seen_inside = node, names_in_other_scopes(node)
         self._stacked: set[str] = set()
@@ -71,7 +73,7 @@ class LoopRewrite:
     def _scan_of(self, loop: ast.For, before: list[ast.stmt], after: list[ast.stmt]) -> list[ast.stmt] | None:
         """The statements in place of the loop; None where it is no scan."""
         header = header_of(loop, self.count + 1)
-        purity = replace(self.purity, callees={**self.purity.callees, WITH_ITEM: ()})
+        purity = replace(self.purity, callees={**self.purity.callees, WITH_ITEM: (), UPDATED: ()})
         if header is None or not all(map(purity.of_expression, header.expressions)):
             return None
         uses = NameUses(self._function, self._seen_inside)

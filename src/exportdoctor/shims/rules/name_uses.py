@@ -53,7 +53,7 @@ class NameUses:
                 case ast.Subscript(value=ast.Name() as of, ctx=ast.Store()):
                     allowed.add(id(of))
         for one in reversed(before):
-            if name in made_by(one, _is_new_tensor):
+            if name in made_by(one, is_new_tensor):
                 return name not in self.inside
             if any(name in own_names(each) and id(each) not in allowed for each in ast.walk(one)):
                 return False
@@ -105,11 +105,11 @@ def is_new_list(node: ast.expr) -> bool:
     return False
 
 
-def _is_new_tensor(node: ast.expr) -> bool:
+def is_new_tensor(node: ast.expr) -> bool:
     """`torch.zeros(...)`, `x.new_zeros(...)` and their like, also converted."""
     match node:
         case ast.Call(func=ast.Attribute(value=made, attr="to" | "contiguous")):
-            return _is_new_tensor(made)
+            return is_new_tensor(made)
         case ast.Call(func=ast.Attribute(value=of, attr=attribute), keywords=how) if "out" not in [
             one.arg for one in how
         ]:

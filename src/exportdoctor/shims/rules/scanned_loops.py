@@ -33,6 +33,7 @@ from exportdoctor.shims.rules.loop_rewrite import LoopRewrite
 from exportdoctor.shims.rules.name_flow import OWN, READS_ALL_NAMES, all_names, own_names
 from exportdoctor.shims.rules.observed_rewrite import value_of
 from exportdoctor.shims.rules.own_containers import WITH_ITEM, with_item
+from exportdoctor.shims.rules.own_tensors import UPDATED, with_update
 from exportdoctor.shims.rules.pure_code import Purity
 from exportdoctor.torch_internals.loop_operators import run_steps
 from exportdoctor.torch_internals.shape_env import is_surely
@@ -87,10 +88,10 @@ def scan_applies(numbers: Sequence[Any], state: Sequence[Any], lists: Sequence[A
     return is_dynamic and all(isinstance(one, torch.Tensor) for one in (*listed, *_values_in(state)))
 
 
-def begins_with_none(numbers: Sequence[Any], state: Sequence[Any], lists: Sequence[Any]) -> bool:
-    """Whether a loop would be one for a scan, but that its first step is given None for some of its state."""
+def begins_plainly(numbers: Sequence[Any], state: Sequence[Any], lists: Sequence[Any]) -> bool:
+    """Whether a loop would be one for a scan, but that its first step is given None or a number for some state."""
     values = [*_values_in(state)]
-    others = [one for one in values if one is not None]
+    others = [one for one in values if not (one is None or type(one) in (int, float))]
     return len(others) < len(values) and scan_applies(numbers, others, lists)
 
 
@@ -211,7 +212,8 @@ _PYTHONS_OWN = {"dict", "enumerate", "len", "list", "range", "reversed", "zip"}
 JOINS = _Joins()
 NAMES: dict[str, Any] = {
     APPLIES: scan_applies, SCAN: scan, TAKE: rows_of, KEEP: with_rows, JOIN: JOINS, WRITE: write_rows, VALUE: value_of,
-    SOURCE: rows_first, COUNT: count_of, BEGINS: begins_with_none, MIRROR: start_from_end, WITH_ITEM: with_item,
+    SOURCE: rows_first, COUNT: count_of, BEGINS: begins_plainly, MIRROR: start_from_end, WITH_ITEM: with_item,
+    UPDATED: with_update,
 }  # fmt: skip
 
 
@@ -266,11 +268,11 @@ SHIM = Shim(
         "tuples, and in lists and dicts that the function makes, or a list of rows is stacked, also one that begins "
         "with a row and whose last row is read, torch's scan runs it, whose program holds for any number of steps from "
         "two on. One step is refused where the number is computed from a size (`x.shape[1] - 1`), or where the state "
-        "begins as None, and none always. torch.onnx translates it to ONNX's Scan."
+        "begins as None or a number (`total = 0`), and none always. torch.onnx translates it to ONNX's Scan."
     ),
     precondition=(
         "each such loop runs at least once, and at least twice where the number of its steps is computed from a size "
-        "or its state begins as None; the program refuses fewer steps"
+        "or its state begins as None or a number; the program refuses fewer steps"
     ),
     cures=(Cure(kinds=("dynamic_dim_specialised",)),),
     needs={"torch": ">=2.13"},
