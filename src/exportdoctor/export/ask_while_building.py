@@ -6,12 +6,13 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
 
 from exportdoctor.core.errors import TargetError, WorkerLost
-from exportdoctor.core.protocol.export import OTHER_INPUTS_STEP, ExportProgress, ExportSoFar
+from exportdoctor.core.protocol.export import OTHER_INPUTS_STEP, SCRATCH, ExportProgress, ExportSoFar
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.process.client import spawn
 from exportdoctor.process.group import name_exit
@@ -38,7 +39,11 @@ def ask_while_building(
     first step. Where it ends after it has told a result so far, that is the answer, with a note of its end.
     """
     told, step, so_far, supervisor = 0, "", None, None
-    with spawn(server, log=None) as client, ExitStack() as watch:
+    with (
+        TemporaryDirectory(prefix="exportdoctor-", ignore_cleanup_errors=True) as scratch,
+        spawn(server, log=None, environment={SCRATCH: scratch}) as client,
+        ExitStack() as watch,
+    ):
 
         def keep(within: Limits) -> Supervisor:
             watch.close()

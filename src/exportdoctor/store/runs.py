@@ -115,7 +115,7 @@ def delete_run(which: str, root: Path | None = None) -> Path:
     """
     path, root = find_run(which, root), root or runs_root()
     if path.is_symlink() or path.absolute().parent != root:
-        raise UsageError(f"{path} was named with --out and is yours to delete", hint=f"rm -r {shlex.quote(str(path))}")
+        raise UsageError(f"{path} is not in {root}, and is yours to delete", hint=f"rm -r {shlex.quote(str(path))}")
     if is_held(path):
         raise UsageError(f"{path.name} is being written", hint="Stop its scan first")
     shutil.rmtree(path)

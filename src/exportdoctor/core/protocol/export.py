@@ -13,6 +13,9 @@ from exportdoctor.core.records.target import TargetRef
 
 Format = Literal["pt2", "onnx"]
 
+SCRATCH = "EXPORTDOCTOR_SCRATCH"
+"""The variable that tells a process where its temporary files go: who asks it removes them, also where it is killed."""
+
 OTHER_INPUTS_STEP = "running eager on other inputs"
 """The step in which the target's code runs on all inputs but the example."""
 

@@ -72,9 +72,9 @@ def build_killed(part: str, reason: str, *, seconds: float, memory_mb: float, li
     """Why importing and building the target was stopped, or capturing `part`."""
     match reason:
         case "hang":
-            how = f"hangs: it waited for {seconds:.0f} s. --build-timeout allows more"
+            how = f"hangs: it waited for {seconds:.3g} s. --build-timeout allows more"
         case "time-out":
-            how = f"takes longer than {seconds:.0f} s. --build-timeout allows more"
+            how = f"takes longer than {seconds:.3g} s. --build-timeout allows more"
         case _:
             how = f"takes {memory_mb:,.0f} MiB of memory, more than {limit_mb:,.0f}. --build-memory allows more"
     return f"{_work(part)} {how}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -16,7 +17,7 @@ import torch
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.domain import DomainRequest, DomainResult
-from exportdoctor.core.protocol.export import StageFailure
+from exportdoctor.core.protocol.export import SCRATCH, StageFailure
 from exportdoctor.core.records.size_domain import SizeDomain
 from exportdoctor.shims import (
     ExportCall,
@@ -53,7 +54,7 @@ RUNTIME = "ONNX Runtime"
 
 def find_domain(request: DomainRequest, doing: Progress) -> DomainResult:
     """The domain that a request asks for. Raises UsageError, TargetError, ShimTrouble."""
-    with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+    with torch.no_grad(), tempfile.TemporaryDirectory(dir=os.environ.get(SCRATCH)) as folder:
         if request.target is None:
             return _of_file(Path(request.file), Path(folder), doing)
         opened = open_part(

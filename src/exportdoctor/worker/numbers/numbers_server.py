@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ import torch
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
 from exportdoctor.core.failure.messages import first_line
-from exportdoctor.core.protocol.export import StageFailure
+from exportdoctor.core.protocol.export import SCRATCH, StageFailure
 from exportdoctor.core.protocol.numbers_ladder import (
     LadderRequest,
     LadderResult,
@@ -77,7 +78,7 @@ def climb(request: LadderRequest, doing: Progress) -> LadderResult:
     with (
         torch.no_grad(),
         part.prepare(),
-        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryDirectory(dir=os.environ.get(SCRATCH)) as folder,
         apply_shims(shims, call_for_part(part)) as call,
     ):
         ladder = _Ladder(comparer=Comparer(part=part, call=call, sets=sets, doing=doing))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import torch
 
 from exportdoctor.core.errors import TargetError, UsageError
 from exportdoctor.core.failure.messages import first_line
+from exportdoctor.core.protocol.export import SCRATCH
 from exportdoctor.core.protocol.sensitivity import (
     Lowering,
     SensitivityRequest,
@@ -65,7 +67,7 @@ def find_sensitivity(request: SensitivityRequest, doing: Progress) -> Sensitivit
 
     if request.engine != "onnxruntime":
         return _find_in_torch(request, doing)
-    with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+    with torch.no_grad(), tempfile.TemporaryDirectory(dir=os.environ.get(SCRATCH)) as folder:
         room = Path(folder)
         subject = _of_target(request, room, doing) if request.target is not None else _of_file(request, room)
         model = load_graph(subject.path)

@@ -6,6 +6,7 @@ part itself is known to fail.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +17,7 @@ import msgspec
 import torch
 
 from exportdoctor.core.failure.identity import same_stage_failure
-from exportdoctor.core.protocol.export import StageFailure
+from exportdoctor.core.protocol.export import SCRATCH, StageFailure
 from exportdoctor.core.records.outcome import Stage
 from exportdoctor.shims import ExportCall
 from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, each_dim, spell_out_kwargs, take_sizes_as_tuples
@@ -79,7 +80,7 @@ def _fails(module: torch.nn.Module, seen: Call, *, opset: int, stage: Stage) -> 
     at: Stage = "export"
     path: Path | None = None
     with (
-        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryDirectory(dir=os.environ.get(SCRATCH)) as folder,
         take_sizes_as_tuples(module, seen.args, seen.kwargs) as (args, kwargs),
     ):
         try:
