@@ -449,6 +449,33 @@ def build():
     assert why(finding).endswith("the symbol that stands for it cannot be hashed.")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "said", "wrong"),
+    [
+        ("assert (x > -9).all(), 'low'", "torch._assert_async((x > -9).all())", -10.0),
+        ("assert not x.isnan().any()", "torch._assert_async(~x.isnan().any())", float("nan")),
+        ("assert not x.sum() > 9", "torch._assert_async(~(x.sum() > 9))", 10.0),
+    ],
+)
+def test_an_assertion_is_written_so_that_the_program_checks_it(line: str, said: str, wrong: float) -> None:
+    shown = ExceptionRecord(type="Error", message="Could not guard on data-dependent expression Eq(u0, 1)")
+    found = msgspec.structs.replace(
+        WINDOWS, kind=FailureKind.DATA_DEPENDENT_GUARD, exception=shown, source=line, op=None, known_issues=()
+    )
+    assert f"Write `{said}`" in next_step(found)
+
+    class Asserts(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            exec(said, {"torch": torch, "x": x})
+            return x * 2
+
+    program = torch.export.export(Asserts(), (torch.zeros(3),)).module()
+    assert torch.equal(program(torch.ones(3)), torch.full((3,), 2.0))
+    with pytest.raises(RuntimeError, match="assert|Assert"):
+        program(torch.full((3,), wrong))
+
+
 @pytest.mark.parametrize(
     ("line", "said", "wanted"),
     [

@@ -70,7 +70,25 @@ def truth_of_a_tensor(finding: Finding) -> str:
     asks = re.search(r"\b(?:if|elif|while|assert|and|or|not|bool)\b", code)
     if finding.op is not None or not asks or re.search(r"\b(?:item|int|tolist)\b|[=!]= *1\b", code):
         return ""
-    return "Compute the condition outside the model and pass it in, or compute both sides and choose by torch.where."
+    return _as_assertion(code) or (
+        "Compute the condition outside the model and pass it in, or compute both sides and choose by torch.where."
+    )
+
+
+def _as_assertion(code: str) -> str:
+    """An assertion on one tensor, which the program can check when it runs."""
+    try:
+        match ast.parse(code.strip()).body:
+            case [ast.Assert(test=ast.UnaryOp(op=ast.Not(), operand=test))]:
+                text = ast.unparse(test)
+                condition = f"~{text}" if isinstance(test, ast.Call) else f"~({text})"
+            case [ast.Assert(test=ast.Call() | ast.Compare(ops=[_]) as test)]:
+                condition = ast.unparse(test)
+            case _:
+                return ""
+    except (SyntaxError, ValueError):
+        return ""
+    return f"Write `torch._assert_async({condition})`, which the program checks when it runs, or leave it out."
 
 
 def values_in_a_list(finding: Finding) -> str:
