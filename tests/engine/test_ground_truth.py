@@ -125,5 +125,6 @@ def test_the_vision_tower_fails_with_dynamic_shapes_in_the_same_two_places_and_i
     assert part.prescription.proof is not None
     assert part.prescription.proof.on == "a small model with random weights"
     moved = [tried for tried in report.findings[0].shims_tried if tried.result == "moved"]
-    assert [(tried.shim, tried.next) for tried in moved] == [("precompute-grid", report.findings[1].id)]
+    assert "precompute-grid" in {tried.shim for tried in moved}
+    assert {tried.next for tried in moved} == {report.findings[1].id}
     assert "cured" in {tried.result for tried in report.findings[1].shims_tried}

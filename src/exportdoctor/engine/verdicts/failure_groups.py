@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from exportdoctor.core.failure.identity import line_identity, refused_input, same_line
 from exportdoctor.core.failure.signature import signature_of
+from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.engine.call_tree import depth
 from exportdoctor.engine.verdicts.judge import ModuleVerdict
 
@@ -51,9 +52,16 @@ def _group_of_its_call(verdict: ModuleVerdict, groups: Iterable[FailureGroup]) -
         return None
     for group in groups:
         first = group.verdicts[0]
-        if first.blamed_module == verdict.fqn and same_line(first.outcome, verdict.outcome):
+        same = same_line(first.outcome, verdict.outcome) or _are_fixed_alike(first.outcome, verdict.outcome)
+        if first.blamed_module == verdict.fqn and same:
             return group
     return None
+
+
+def _are_fixed_alike(one: Outcome, other: Outcome) -> bool:
+    """Whether the same function of torch takes a declared size as a number in both: it may be computed from others."""
+    functions = [outcome.failure.fixed_by if outcome.failure is not None else "" for outcome in (one, other)]
+    return bool(functions[0]) and functions[0] == functions[1]
 
 
 def _key(verdict: ModuleVerdict, classes: Mapping[str, str]) -> tuple[str, ...]:
