@@ -517,6 +517,73 @@ ATTACKS = {
     for t in range(x.shape[1]):
         total += x[:, t]
     return early, total""",
+    "what is added to what is the same tensor": """
+    total = x[:, 0] * 1
+    early = +total
+    for t in range(x.shape[1]):
+        total += x[:, t]
+    return early, total""",
+    "what is added to a tensor whose rows a list took": """
+    total, views = x[:, 0] * 1, []
+    views += total
+    for t in range(x.shape[1]):
+        total += x[:, t]
+    return torch.stack(views), total""",
+    "what is added to a tensor that was kept": """
+    total = x[:, 0] * 1
+    other = [box.rows.append(total), total * 2][1]
+    for t in range(x.shape[1]):
+        total += x[:, t]
+    return other, total, box.rows[0] * 3""",
+    "a tensor in a list of state, which is written into": """
+    a, b = x[:, 0] * 0, x[:, 0] * 0
+    states = [a, b]
+    for t in range(x.shape[1]):
+        states[1] = states[1] * 0.5 + x[:, t]
+    a.add_(1)
+    return states""",
+    "a view in a list of state, which is written into": """
+    states = [x[:, 0], x[:, 1]]
+    for t in range(x.shape[1]):
+        states[1] = states[1] * 0.5 + x[:, t]
+    states[0][:, 0] = 7
+    return x, states""",
+    "a row of a list of state, which is written into": """
+    states, rows = [x[:, 0] * 0], []
+    for t in range(x.shape[1]):
+        states[0] = states[0] * 0.5 + x[:, t]
+        rows.append(states[0])
+    states[0].add_(1)
+    return torch.stack(rows), states""",
+    "a first row that is written into": """
+    a, rows = x[:, 0] * 0, []
+    for t in range(x.shape[1]):
+        a = a * 0.5 + x[:, t]
+        rows.insert(0, a)
+    a += 1
+    return torch.stack(rows)""",
+    "a row with another name that is written into": """
+    a, rows = x[:, 0] * 0, []
+    for t in range(x.shape[1]):
+        a = a * 0.5 + x[:, t]
+        other = a
+        rows.append(other)
+    a += 1
+    return torch.stack(rows)""",
+    "a row whose view is in a list": """
+    a, rows = x[:, 0] * 0, []
+    for t in range(x.shape[1]):
+        a = a * 0.5 + x[:, t]
+        rows.append(a[:, None])
+    a += 1
+    return torch.cat(rows, 1)""",
+    "a state with two names that is written into": """
+    a = b = x[:, 0] * 0
+    for t in range(x.shape[1]):
+        a = a * 0.5 + x[:, t] + b
+        b = a
+    a += 1
+    return a, b""",
     "what is added to whole numbers": """
     total = torch.zeros(2, 5, dtype=torch.int64)
     for t in range(x.shape[1]):
@@ -738,7 +805,7 @@ class Stacked(nn.Module):
 
 
 class Layers(nn.Module):
-    """The state of each layer in a list, which begins with None."""
+    """The state of each layer in a list, which begins with None; in a loop over numbers side by side."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -746,6 +813,11 @@ class Layers(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         states, rows = [None] * len(self.cells), []
+        for weight, shift in zip([0.5, 0.25], [1.0, 2.0], strict=True):
+            total = x[:, 0] * weight
+            for t in range(x.shape[1]):
+                total = total * 0.5 + x[:, t] * shift
+            x = x + total[:, None]
         for row, gate in zip(x.unbind(1), x.sigmoid().unbind(1), strict=False):
             row = row * gate
             for layer, cell in enumerate(self.cells):
@@ -760,12 +832,16 @@ class Sums(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         total: Any = 0
-        decayed = torch.zeros(x.shape[0], 4)
+        decayed, state = torch.zeros(x.shape[0], 4), x[:, 0] * 0
         for t in range(x.shape[1]):
+            state = state * 0.5 + x[:, t]
             total += x[:, t].tanh()
             decayed *= 0.5
-            decayed += total * x[:, t]
-        return total, decayed
+            decayed += total * state
+        later: Any = 0
+        for t in reversed(range(x.shape[1])):
+            later += x[:, t] * 0.5
+        return total, decayed + later
 
 
 class BothWays(nn.Module):
@@ -812,7 +888,7 @@ class Between(nn.Module):
 def test_only_loops_of_fewer_steps_than_the_condition_says_are_refused(first: int, last: int) -> None:
     shim = find("loops-as-scan")
     assert shim.soundness == "precondition"
-    assert "at least once, and at least twice where the number of its steps is computed" in shim.precondition
+    assert "at least once, at least twice where the number of its steps is computed" in shim.precondition
     refused = refused_lengths(Between(first, last).eval(), shim.id, range(10))
     fewest = 2 if first + last else 1
     assert all(length - first - last < fewest for length in refused)

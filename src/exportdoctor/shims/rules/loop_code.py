@@ -26,8 +26,9 @@ _ONE = ast.Constant(1)
 
 @dataclass(frozen=True)
 class LoopCode:
-    """What is known of the loop with this number in its function: `body` is that of a step, which carries the names
-    `carried`. `shared` has the rows that are such a name's value where a step ends."""
+    """What is known of the loop with this number in its function, in whose own body loops are rewritten already: `body`
+    is that of a step, which carries the names `carried`. `shared` has the rows that are such a name's value where a
+    step ends."""
 
     number: int
     loop: ast.For
@@ -73,20 +74,19 @@ class LoopCode:
         """Run it, and go on behind it."""
         shorter = ast.AugAssign(ast.Name(self._name("length"), ast.Store()), ast.Sub(), _ONE)
         if self.header.backwards:
-            return [self._run(ast.BinOp(self._stop, ast.Sub(), _ONE), self._stop), shorter]
+            return [self._run(_tuple([ast.BinOp(self._stop, ast.Sub(), _ONE)])), shorter]
         later = ast.AugAssign(ast.Name(self._name("start"), ast.Store()), ast.Add(), _ONE)
-        return [self._run(self._start, ast.BinOp(self._start, ast.Add(), _ONE)), later, shorter]
+        return [self._run(_tuple([self._start])), later, shorter]
 
     def _as_it_was(self) -> ast.stmt:
-        plain = self._run(self._start, self._stop)
+        indices = call_of("range", self._start, self._stop)
+        plain = self._run(call_of("reversed", indices) if self.header.backwards else indices)
         if self.header.over is None:
             return plain
         whole = ast.For(self.loop.target, self.header.over, self.loop.body, [])
         return ast.If(load(self._name("begun")), [plain], [whole])
 
-    def _run(self, start: ast.expr, stop: ast.expr) -> ast.For:
-        indices = call_of("range", start, stop)
-        over = call_of("reversed", indices) if self.header.backwards else indices
+    def _run(self, over: ast.expr) -> ast.For:
         return ast.For(ast.Name(self.header.index, ast.Store()), over, self.header.body, [])
 
     # --- the scan

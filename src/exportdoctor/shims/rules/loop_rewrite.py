@@ -23,7 +23,7 @@ from exportdoctor.shims.rules.name_flow import (
     names_in_other_scopes,
 )
 from exportdoctor.shims.rules.name_uses import NameUses, stacked_list
-from exportdoctor.shims.rules.own_containers import WITH_ITEM, write_items_as_bindings
+from exportdoctor.shims.rules.own_containers import WITH_ITEM, names_written_in_place, write_items_as_bindings
 from exportdoctor.shims.rules.own_tensors import UPDATED, write_updates_as_bindings
 from exportdoctor.shims.rules.pure_code import Purity
 from exportdoctor.shims.rules.stacked_lists import LoopsOfLists, write_lists_plainly
@@ -40,8 +40,10 @@ class LoopRewrite:
         """The function with its loops rewritten, in a copy."""
         node = copy.deepcopy(node)
         write_lists_plainly(node)
-        write_items_as_bindings(node)
         write_updates_as_bindings(node)
+        self._written = names_written_in_place(node)
+        if not self._written:
+            write_items_as_bindings(node)
         node.body = LoopsOfLists(self.purity).of_block(node.body)
         self._function, self._seen_inside = node, names_in_other_scopes(node)
         self._stacked: set[str] = set()
@@ -95,9 +97,16 @@ class LoopRewrite:
         shared = _shared_rows(body, carried, [one.made for one in step.outputs if one.is_listed])
         if len({*shared.values()}) < len(shared):
             return None  # a tensor that is in two lists
+        listed = any(one.is_listed for one in step.outputs)
+        if self._written & bound and (listed or len(carried) > 1):
+            return None  # the same tensor may be in a list, or have another name
         self.count += 1
+        number = self.count
         self._stacked |= {one.name for one in step.outputs if one.is_listed}
-        return LoopCode(self.count, loop, header, step, body, carried, shared).statements()
+        loop.body = self._block(loop.body, [*before, loop], [loop, *after])  # it may stay as it is
+        plain = header_of(loop, number)
+        assert plain is not None
+        return LoopCode(number, loop, plain, step, body, carried, shared).statements()
 
 
 def _shared_rows(body: Sequence[ast.stmt], carried: Sequence[str], rows: Sequence[str]) -> dict[str, str]:

@@ -11,8 +11,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from exportdoctor.shims.rules.made_code import call_of, load
-from exportdoctor.shims.rules.name_flow import OWN, bound_names, names_in_other_scopes, own_names, read_names
-from exportdoctor.shims.rules.name_uses import made_by, stacked_list
+from exportdoctor.shims.rules.name_flow import (
+    OWN,
+    bound_names,
+    names_in_other_scopes,
+    own_names,
+    read_names,
+    stored_names,
+)
+from exportdoctor.shims.rules.name_uses import is_new_tensor, made_by, stacked_list
 
 WITH_ITEM = f"{OWN}with_item"
 """What rewritten code calls: the list or dict with another item."""
@@ -28,6 +35,34 @@ def with_item(container: Any, key: Any, value: Any) -> Any:
     changed = container.copy()
     changed[key] = value
     return changed
+
+
+def names_written_in_place(function: ast.FunctionDef) -> set[str]:
+    """The names in expressions into whose tensors the code writes, as far as it shows that: what is carried through a
+    scan is another tensor afterwards. What is written into a new tensor by an index does not count, nor a counter."""
+    made = {
+        name for one in ast.walk(function) for name in made_by(one, lambda node: _is_new(node) or is_new_tensor(node))
+    }
+    numbers = {id(name) for one in ast.walk(function) for name in made_by(one, _is_number).values()}
+    updated = {id(one.target) for one in ast.walk(function) if isinstance(one, ast.AugAssign)}
+    others = {one.id for one in stored_names(function) if id(one) not in numbers | updated}
+    counters = {one.id for one in stored_names(function)} - others
+    written: list[ast.expr] = []
+    for one in ast.walk(function):
+        match one:
+            case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store()) if name in made:
+                pass
+            case ast.Subscript(value=value, ctx=ast.Store()):
+                written.append(value)
+            case ast.Call(func=ast.Attribute(value=value, attr=name)) if name.endswith("_") and not name.startswith(
+                "_"
+            ):
+                written.append(value)
+            case ast.AugAssign(target=ast.Name(id=name), value=ast.Constant()) if name in counters:
+                pass
+            case ast.AugAssign(target=value) | ast.keyword(arg="out", value=value):
+                written.append(value)
+    return {name for value in written for one in ast.walk(value) for name in own_names(one)}
 
 
 def write_items_as_bindings(function: ast.FunctionDef) -> None:
@@ -49,6 +84,10 @@ def _is_new(node: ast.expr) -> bool:
         case ast.Call(func=ast.Name(id="list" | "dict")):
             return True
     return False
+
+
+def _is_number(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) in (int, float)
 
 
 def _has_no_other_name(name: str, function: ast.FunctionDef) -> bool:

@@ -17,8 +17,8 @@ from exportdoctor.shims.rules.name_uses import is_new_tensor, made_by
 UPDATED = f"{OWN}with_update"
 """What rewritten code calls."""
 _OPERATORS = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv"}
-_COMPUTES = (ast.BinOp, ast.Compare, ast.UnaryOp)
-"""What makes a new tensor of its operands."""
+_OF_TORCH = ("torch.", "F.", "functional.")
+"""How calls begin that keep nothing of what they are given; they may give a view of it."""
 
 
 def with_update(value: Any, other: Any, name: str) -> Any:
@@ -57,7 +57,8 @@ def write_updates_as_bindings(function: ast.FunctionDef) -> None:
 def _is_own(name: str, function: ast.FunctionDef, loops: list[ast.For], parents: Mapping[int, ast.AST]) -> bool:
     """Whether it is bound to new tensors and numbers alone, outside of loops, and what is read of it within a loop, or
     between loops, is only computed with."""
-    bound = {id(one) for node in ast.walk(function) for one in made_by(node, _is_new).values()}
+    made = (made_by(node, _is_new) for node in ast.walk(function))
+    bound = {id(one[name]) for one in made if name in one}
     updated = {id(one.target) for one in ast.walk(function) if isinstance(one, ast.AugAssign)}
     if any(one.id == name and id(one) not in bound | updated for one in stored_names(function)):
         return False
@@ -67,10 +68,8 @@ def _is_own(name: str, function: ast.FunctionDef, loops: list[ast.For], parents:
     within = {id(one) for loop in loops for one in ast.walk(loop)}
     if bound & within:
         return False
-    reads = [
-        one for one in ast.walk(function) if isinstance(one, ast.Name) and one.id == name and id(one) not in updated
-    ]
-    early = [one for one in reads if isinstance(one.ctx, ast.Load) and (id(one) in within or one.lineno <= last)]
+    names = [one for one in ast.walk(function) if isinstance(one, ast.Name) and one.id == name]
+    early = [one for one in names if isinstance(one.ctx, ast.Load) and (id(one) in within or one.lineno <= last)]
     return all(_is_computed_with(one, parents) for one in early)
 
 
@@ -87,9 +86,14 @@ def _is_new(node: ast.expr) -> bool:
 def _is_computed_with(node: ast.AST, parents: Mapping[int, ast.AST]) -> bool:
     """Whether all that an expression makes of the name's value, such as views of it, ends in a computation."""
     parent = parents[id(node)]
-    if isinstance(parent, _COMPUTES) or (isinstance(parent, ast.AugAssign) and parent.value is node):
-        return True
-    return isinstance(parent, ast.Attribute | ast.Call | ast.Subscript) and _is_computed_with(parent, parents)
+    match parent:
+        case ast.BinOp() | ast.Compare() | ast.UnaryOp(op=ast.USub()):
+            return True
+        case ast.Call(func=func) if func is not node and not ast.unparse(func).startswith(_OF_TORCH):
+            return False  # which may keep it
+        case ast.Attribute() | ast.Call() | ast.Subscript():
+            return _is_computed_with(parent, parents)
+    return False
 
 
 class _Updates(ast.NodeTransformer):

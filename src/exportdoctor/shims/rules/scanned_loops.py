@@ -95,12 +95,13 @@ def begins_plainly(numbers: Sequence[Any], state: Sequence[Any], lists: Sequence
     return len(others) < len(values) and scan_applies(numbers, others, lists)
 
 
-def _values_in(state: Iterable[Any]) -> Iterator[Any]:
+def _values_in(state: Iterable[Any], *, inside: bool = False) -> Iterator[Any]:
+    """What tuples, lists and dicts hold. A list or dict `inside` of another stands for itself: it may have a name."""
     for one in state:
-        if isinstance(one, tuple) or type(one) is list:
-            yield from _values_in(one)
-        elif type(one) is dict:
-            yield from _values_in(one.values())
+        if isinstance(one, tuple):
+            yield from _values_in(one, inside=inside)
+        elif type(one) in (list, dict) and not inside:
+            yield from _values_in(one.values() if type(one) is dict else one, inside=True)
         else:
             yield one
 
@@ -267,12 +268,12 @@ SHIM = Shim(
         "step of a loop, forwards or backwards, reads and writes one row and carries tensors to the next, also in "
         "tuples, and in lists and dicts that the function makes, or a list of rows is stacked, also one that begins "
         "with a row and whose last row is read, torch's scan runs it, whose program holds for any number of steps from "
-        "two on. One step is refused where the number is computed from a size (`x.shape[1] - 1`), or where the state "
-        "begins as None or a number (`total = 0`), and none always. torch.onnx translates it to ONNX's Scan."
+        "three on. One step is refused where the number is computed from a size (`x.shape[1] - 1`), two where the "
+        "state begins as None or a number (`total = 0`), and none always. torch.onnx translates it to ONNX's Scan."
     ),
     precondition=(
-        "each such loop runs at least once, and at least twice where the number of its steps is computed from a size "
-        "or its state begins as None or a number; the program refuses fewer steps"
+        "each such loop runs at least once, at least twice where the number of its steps is computed from a size, and "
+        "at least three times where its state begins as None or a number; the program refuses fewer steps"
     ),
     cures=(Cure(kinds=("dynamic_dim_specialised",)),),
     needs={"torch": ">=2.13"},
