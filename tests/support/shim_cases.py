@@ -428,8 +428,13 @@ class Stepping(nn.Module):
 
 
 class Looking(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend = F.scaled_dot_product_attention
+
     def forward(self, x: Tensor, past: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(x, past, past, is_causal=x.shape[1] > 1, scale=0.4)
+        first = F.scaled_dot_product_attention(x, past, past, is_causal=x.shape[1] > 1, scale=0.4)
+        return first + self.attend(x, past, past, is_causal=x.shape[1] > 1)
 
 
 class Classing(nn.Module):

@@ -50,6 +50,9 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
         for names in namespaces.values():
             for name in [name for name, value in names.items() if value is plain]:
                 stack.enter_context(patch_item(names, name, other))
+        for module in call.module.modules():
+            for name in [name for name, value in vars(module).items() if value is plain]:
+                stack.enter_context(patch_attribute(module, name, other))
         yield call
 
 

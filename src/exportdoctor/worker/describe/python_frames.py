@@ -29,7 +29,8 @@ def is_user_frame(frame: FrameType) -> bool:
     owner, file = frame.f_globals.get("__name__", ""), frame.f_globals.get("__file__")
     # proxy_tensor.fake_signature makes `lambda a, b: fn(a, b)` in a namespace that holds `fn` alone
     adapter = frame.f_code.co_name == "<lambda>" and set(frame.f_globals) <= {"fn", "__builtins__"}
-    if path.startswith(("<eval_with_key>", "<frozen")) or adapter:
+    of_dynamo = frame.f_code.co_qualname.startswith("___make_guard_fn")  # checks guards in a namespace of its own
+    if path.startswith(("<eval_with_key>", "<frozen")) or adapter or of_dynamo:
         return False
     return is_user_file(file) if isinstance(file, str) else str(owner).partition(".")[0] not in TRACER_PACKAGES
 
