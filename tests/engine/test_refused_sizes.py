@@ -41,3 +41,34 @@ def test_what_lifts_the_refusal_of_other_sizes_is_found_before_sizes_are_fixed(t
     found = part.prescription
     assert found is not None
     assert (found.shims, found.soundness) == (("rnn-as-scan", "loops-by-count"), "precondition")
+
+
+SUMMED = """
+import torch
+from torch import nn
+from torch.export import Dim
+
+
+class Summed(nn.Module):
+    def forward(self, x):
+        total = 0
+        for step in range(x.shape[1]):
+            total += x[:, step].tanh()
+        return total
+
+
+def build():
+    return Summed(), (torch.randn(2, 5, 4),), {}, {"x": {1: Dim("steps")}}
+"""
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_bound_that_a_shim_leaves_is_lifted_by_another_and_no_finding(tmp_path: Path) -> None:
+    """A guard that dynamo's own code asks for again was blamed on that code."""
+    (tmp_path / "summed.py").write_text(SUMMED)
+    report = scan_file(tmp_path / "summed.py", cure=True)
+    assert [finding.guard.file for finding in report.findings if finding.guard] == [str(tmp_path / "summed.py")]
+    found = report.parts[0].prescription
+    assert found is not None
+    assert (found.shims, found.soundness) == (("suggested-relations", "loops-as-scan"), "precondition")
