@@ -584,6 +584,14 @@ ATTACKS = {
         b = a
     a += 1
     return a, b""",
+    "what is added to a tensor that another loop takes before the next": """
+    total, rows, k = x[:, 0] * 1, [], 0
+    while k < 2:
+        k = k + 1
+        for t in range(x.shape[1]):
+            total += x[:, t]
+        rows.append(total)
+    return rows""",
     "what is added to whole numbers": """
     total = torch.zeros(2, 5, dtype=torch.int64)
     for t in range(x.shape[1]):

@@ -65,7 +65,8 @@ def _is_own(name: str, function: ast.FunctionDef, loops: list[ast.For], parents:
     if name in (own for one in ast.walk(function) if not isinstance(one, ast.Name) for own in own_names(one)):
         return False
     last = max(loop.end_lineno or 0 for loop in loops)
-    within = {id(one) for loop in loops for one in ast.walk(loop)}
+    around = [one for one in ast.walk(function) if isinstance(one, ast.For | ast.While)]
+    within = {id(one) for loop in around for one in ast.walk(loop)}
     if bound & within:
         return False
     names = [one for one in ast.walk(function) if isinstance(one, ast.Name) and one.id == name]
