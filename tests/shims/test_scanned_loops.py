@@ -592,6 +592,12 @@ ATTACKS = {
             total += x[:, t]
         rows.append(total)
     return rows""",
+    "an item of the state that a function writes into": """
+    states, rows = [x[:, 0] * 0], []
+    for t in range(x.shape[1]):
+        states[0] = states[0] * 0.5 + x[:, t]
+        rows.append(states[0])
+    return torch.relu_(states[0]), torch.stack(rows)""",
     "what is added to whole numbers": """
     total = torch.zeros(2, 5, dtype=torch.int64)
     for t in range(x.shape[1]):
@@ -852,6 +858,21 @@ class Sums(nn.Module):
         return total, decayed + later
 
 
+class InPlace(nn.Module):
+    """A layer that writes into an item of the state, which is also a row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Sequential(nn.ReLU(inplace=True))
+
+    def forward(self, x: Tensor) -> Tensor:
+        states, rows = [x[:, 0] * 0], []
+        for t in range(x.shape[1]):
+            states[0] = states[0] * 0.5 + x[:, t]
+            rows.append(states[0])
+        return self.layer(states[0]) + torch.stack(rows)
+
+
 class BothWays(nn.Module):
     """Rows from the last one on, put before those of their list, and written from the end on; a dict of state."""
 
@@ -960,6 +981,13 @@ class Counting(nn.Module):
 @pytest.mark.slow
 def test_a_loop_that_does_more_stays_as_it_is() -> None:
     call = ExportCall(module=Counting(), args=(torch.randn(2, 5, 4),), dynamic_shapes=({1: Dim.DYNAMIC},))
+    with pytest.raises(NotApplicable, match="no function has a loop"), apply_shims([find("loops-as-scan")], call):
+        pass
+
+
+@pytest.mark.slow
+def test_an_item_of_the_state_that_a_layer_writes_into_stays_in_its_loop() -> None:
+    call = ExportCall(module=InPlace(), args=(torch.randn(2, 5, 4),), dynamic_shapes=({1: Dim.DYNAMIC},))
     with pytest.raises(NotApplicable, match="no function has a loop"), apply_shims([find("loops-as-scan")], call):
         pass
 

@@ -64,7 +64,8 @@ SHIM = Shim(
     does=(
         "`is_causal=x.shape[1] > 1` is a symbol during export, and SDPA takes a bool. `bool(...)` around it would keep "
         "the answer of the example, and torch refuses no size of one then. Here the program computes the condition at "
-        "each call, and a mask that is causal where it holds and lets everything through where it does not."
+        "each call, and a mask that is causal where it holds and lets everything through where it does not. What "
+        "Python decides of a condition (`a and b`) while torch traces stays as decided."
     ),
     cures=(Cure(message=r"is_causal.*must be bool|is_causal=SymBool"),),
     needs={"torch": ">=2.8"},

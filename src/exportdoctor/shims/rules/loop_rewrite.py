@@ -11,6 +11,7 @@ import ast
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from exportdoctor.shims.rules.loop_code import JOIN, LoopCode
 from exportdoctor.shims.rules.loop_headers import header_of
@@ -18,6 +19,7 @@ from exportdoctor.shims.rules.loop_steps import LoopStep
 from exportdoctor.shims.rules.made_code import load
 from exportdoctor.shims.rules.name_flow import (
     OTHER_SCOPES,
+    all_names,
     bound_names,
     is_read_first,
     names_in_other_scopes,
@@ -42,8 +44,7 @@ class LoopRewrite:
         write_lists_plainly(node)
         write_updates_as_bindings(node)
         self._written = names_written_in_place(node)
-        if not self._written:
-            write_items_as_bindings(node)
+        self._containers = set[str]() if self._written else write_items_as_bindings(node)
         node.body = LoopsOfLists(self.purity).of_block(node.body)
         self._function, self._seen_inside = node, names_in_other_scopes(node)
         self._stacked: set[str] = set()
@@ -97,8 +98,8 @@ class LoopRewrite:
         shared = _shared_rows(body, carried, [one.made for one in step.outputs if one.is_listed])
         if len({*shared.values()}) < len(shared):
             return None  # a tensor that is in two lists
-        listed = any(one.is_listed for one in step.outputs)
-        if self._written & bound and (listed or len(carried) > 1):
+        later = {name for name in carried if is_read_first(name, after)}
+        if len(carried) + sum(one.is_listed for one in step.outputs) > 1 and self._may_write(later, after, purity):
             return None  # the same tensor may be in a list, or have another name
         self.count += 1
         number = self.count
@@ -107,6 +108,24 @@ class LoopRewrite:
         plain = header_of(loop, number)
         assert plain is not None
         return LoopCode(number, loop, plain, step, body, carried, shared).statements()
+
+    def _may_write(self, names: set[str], after: Sequence[ast.stmt], purity: Purity) -> bool:
+        """Whether the code writes into a tensor that one of these names has after the loop, as far as it shows that.
+        What a list or dict of them holds may have another name: there a layer which works in place counts, too."""
+        calls = (one for each in after for one in ast.walk(each) if isinstance(one, ast.Call))
+        given = (
+            one for one in calls if self._containers & names & {name for part in one.args for name in all_names(part)}
+        )
+        return bool(self._written & names) or any(_works_in_place(purity.resolve(one.func)) for one in given)
+
+
+def _works_in_place(layer: Any) -> bool:
+    """Whether it is a layer of torch that writes into what it is given."""
+    import torch
+
+    while isinstance(layer, torch.nn.Sequential) and len(layer):
+        layer = layer[0]
+    return isinstance(layer, torch.nn.Module) and bool(getattr(layer, "inplace", False))
 
 
 def _shared_rows(body: Sequence[ast.stmt], carried: Sequence[str], rows: Sequence[str]) -> dict[str, str]:

@@ -54,10 +54,10 @@ def names_written_in_place(function: ast.FunctionDef) -> set[str]:
                 pass
             case ast.Subscript(value=value, ctx=ast.Store()):
                 written.append(value)
-            case ast.Call(func=ast.Attribute(value=value, attr=name)) if name.endswith("_") and not name.startswith(
-                "_"
-            ):
-                written.append(value)
+            case ast.Call(func=ast.Attribute(value=value, attr=name), args=args) if _writes_by_name(name):
+                written += [value, *args[:1]]  # the first one as of `torch.relu_(x)`
+            case ast.Call(args=[first, *_], keywords=how) if "inplace" in [each.arg for each in how]:
+                written.append(first)
             case ast.AugAssign(target=ast.Name(id=name), value=ast.Constant()) if name in counters:
                 pass
             case ast.AugAssign(target=value) | ast.keyword(arg="out", value=value):
@@ -65,13 +65,15 @@ def names_written_in_place(function: ast.FunctionDef) -> set[str]:
     return {name for value in written for one in ast.walk(value) for name in own_names(one)}
 
 
-def write_items_as_bindings(function: ast.FunctionDef) -> None:
-    """Write what is stored in a list or dict of the function's own as a new value of its name, in loops."""
+def write_items_as_bindings(function: ast.FunctionDef) -> set[str]:
+    """Write what is stored in a list or dict of the function's own as a new value of its name, in loops; returns the
+    names."""
     made = {name for one in ast.walk(function) for name in made_by(one, _is_new)}
     names = {name for name in made - names_in_other_scopes(function) if _has_no_other_name(name, function)}
     for one in ast.walk(function):
         if names and isinstance(one, ast.For):
             _Bindings(names).visit(one)
+    return names
 
 
 def _is_new(node: ast.expr) -> bool:
@@ -84,6 +86,10 @@ def _is_new(node: ast.expr) -> bool:
         case ast.Call(func=ast.Name(id="list" | "dict")):
             return True
     return False
+
+
+def _writes_by_name(name: str) -> bool:
+    return name.endswith("_") and not name.startswith("_")
 
 
 def _is_number(node: ast.expr) -> bool:
