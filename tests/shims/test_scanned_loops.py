@@ -985,6 +985,25 @@ def test_a_loop_that_does_more_stays_as_it_is() -> None:
         pass
 
 
+class Nested(nn.Module):
+    """A list in the list of state has another name, by which it is changed."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        inner = [x[:, 0] * 0]
+        states: list[Any] = [inner, x[:, 0] * 0]
+        for t in range(x.shape[1]):
+            states[1] = states[1] * 0.5 + x[:, t]
+        inner[0] = inner[0] + 5
+        return states[0][0], states[1]
+
+
+@pytest.mark.slow
+def test_a_list_in_a_list_of_state_is_not_carried() -> None:
+    call = ExportCall(module=Nested(), args=(torch.randn(2, 5, 4),), dynamic_shapes=({1: Dim.DYNAMIC},))
+    with apply_shims([find("loops-as-scan")], call) as changed, pytest.raises(Exception, match="Constraints violated"):
+        export_program(changed)
+
+
 @pytest.mark.slow
 def test_an_item_of_the_state_that_a_layer_writes_into_stays_in_its_loop() -> None:
     call = ExportCall(module=InPlace(), args=(torch.randn(2, 5, 4),), dynamic_shapes=({1: Dim.DYNAMIC},))
