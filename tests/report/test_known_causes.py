@@ -262,14 +262,54 @@ class Model(torch.nn.Module):
 
 def build():
     return Model(), (torch.randn(1, 4),), {}, ({0: torch.export.Dim.DYNAMIC},)
+
+class Pooling(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 4, 3)
+    def forward(self, x):
+        return self.conv(x).mean((2, 3))
+
+def named():
+    return Pooling(), (torch.randn(1, 3, 8, 8),), {}, ({0: torch.export.Dim("batch")},)
+
+class Looking(torch.nn.Module):
+    def forward(self, q, k):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, k, is_causal=q.shape[1] > 1)
+
+def looking():
+    new, old = torch.export.Dim("new"), torch.export.Dim("old")
+    return Looking(), (torch.randn(2, 3, 4), torch.randn(2, 5, 4)), {}, ({1: new}, {1: old})
 """
 
 
 @pytest.mark.slow
-def test_an_example_of_size_one_is_what_to_change(tmp_path: Path) -> None:
+@pytest.mark.parametrize("factory", ["build", "named"])
+def test_an_example_of_size_one_is_what_to_change(factory: str, tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(ONE)
-    (finding,) = scan_file(tmp_path / "model.py").findings
+    (finding,) = scan_file(tmp_path / "model.py", factory=factory).findings
     assert next_step(finding).startswith("Give an example of size 2 or more in that dimension")
+    assert "the code works only for" not in why(finding)
+
+
+@pytest.mark.slow
+def test_a_flag_of_sizes_is_advised_with_the_sizes_that_torch_does_not_refuse(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(ONE)
+    (finding,) = scan_file(tmp_path / "model.py", factory="looking").findings
+    said = next_step(finding)
+    assert "`is_causal=bool(q.shape[1] > 1)`" in said
+    assert "declare `min=2`" in said
+
+    class Answers(nn.Module):
+        def forward(self, q: Tensor, k: Tensor) -> Tensor:
+            causal = bool(q.shape[1] > 1)
+            return torch.nn.functional.scaled_dot_product_attention(q, k, k, is_causal=causal)
+
+    more, past = torch.randn(2, 4, 4), torch.randn(2, 5, 4)
+    sizes = ({1: Dim("new", min=2)}, {1: Dim("old")})
+    program = torch.export.export(Answers(), (torch.randn(2, 3, 4), past), dynamic_shapes=sizes)
+    assert 2 in {found.lower for found in program.range_constraints.values()}
+    torch.testing.assert_close(program.module()(more, past), Answers()(more, past))
 
 
 @pytest.mark.slow

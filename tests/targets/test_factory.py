@@ -20,6 +20,7 @@ from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.targets import BuiltPart, build, plan_for_module, resolve
 from exportdoctor.targets.eager import restore_afterwards, run_once
 from exportdoctor.targets.factory.factory_file import check_factory
+from exportdoctor.targets.factory.factory_plan import FactoryPlan
 from exportdoctor.targets.sizes.other_sizes import GROWTHS, grown_size, repeat_to
 from exportdoctor.torch_internals.fake_tensors import new_fake_mode
 
@@ -360,3 +361,12 @@ def test_a_lazy_module_that_was_never_called_is_refused_in_one_line(tmp_path: Pa
     with pytest.raises(TargetError, match=r"0\.weight has no shape yet") as caught:
         build_part(ref)
     assert caught.value.hint == "Call the module once in the factory"
+
+
+def test_a_path_with_a_newline_is_a_file_like_any_other(tmp_path: Path) -> None:
+    folder = tmp_path / "two\nlines"
+    folder.mkdir()
+    (folder / "model.py").write_text("def build(): pass\n")
+    plan = resolve(TargetRef(ref=f"{folder}/model.py:build"))
+    assert isinstance(plan, FactoryPlan)
+    assert plan.file == str(folder / "model.py")

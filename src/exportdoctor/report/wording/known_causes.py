@@ -139,6 +139,13 @@ def _larger_example(size: str) -> str:
     return f"Give an example of size 2 or more in that dimension: torch.export takes one of size {size} for fixed."
 
 
+def _small_example(size: str) -> str:
+    return (
+        f"A dimension is declared dynamic, and has the size {size} in the example, which torch.export takes for fixed, "
+        "whatever the code does."
+    )
+
+
 def _is_small_in_example(finding: Finding) -> bool:
     """Whether zero or one in the example alone fixes what is declared dynamic: no line does."""
     fixed = re.findall(r"your code specialized it to be a constant \((\d+)\)", finding.exception.message)
@@ -330,15 +337,13 @@ _CAUSES = (
         FailureKind.DYNAMIC_DIM_SPECIALISED,
         r"0/1 specialized due to hint of ([01])",
         lambda _, match: _larger_example(match[1]),
+        lambda _, match: _small_example(match[1]),
     ),
     _Cause(
         FailureKind.DYNAMIC_DIM_SPECIALISED,
         r"your code specialized it to be a constant \(([01])\)",
         lambda finding, match: _larger_example(match[1]) if _is_small_in_example(finding) else "",
-        lambda _, match: (
-            f"A dimension is declared dynamic, and has the size {match[1]} in the example, which torch.export takes "
-            "for fixed, whatever the code does."
-        ),
+        lambda _, match: _small_example(match[1]),
     ),
     _Cause(
         FailureKind.DYNAMIC_DIM_SPECIALISED,
@@ -379,8 +384,8 @@ _CAUSES = (
         FailureKind.NUMBERS,
         r"^It exports, and at a size of one, ",
         lambda *_: (
-            "Declare `min=2` for that dimension, or write what depends on whether it is one as an operation on "
-            "tensors, as a mask or `torch.where`."
+            "Write what depends on whether it is one as an operation on tensors, as a mask or `torch.where`. Or "
+            "declare `min=2` for that dimension: the program's range says so then, though torch refuses no size of one."
         ),
         lambda *_: (
             "torch.export takes a dynamic size to be neither zero nor one while it traces. A condition such as "

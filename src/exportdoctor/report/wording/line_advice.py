@@ -268,7 +268,7 @@ def flag_of_sizes(finding: Finding, name: str) -> str:
     return (
         f"Write {instead}, if the condition depends on sizes of inputs alone. The program then has the answer of the "
         "example. torch refuses sizes with another answer, or asks for a narrower range, but for sizes of 0 and 1, "
-        "which it takes to be larger: declare `min=2` where the answer for them is another."
+        "which it takes to be larger: where the answer for them is another, declare `min=2`, and give it none."
     )
 
 
