@@ -76,7 +76,7 @@ def _over_rows(loop: ast.For, index: str, target: ast.expr, over: ast.expr, numb
                 return None
     every = [_rows_of(one) for one in sources]
     rows = [one for one in every if one is not None]
-    if not len(names) == len(rows) == len(every):
+    if not rows or not len(names) == len(rows) == len(every):
         return None
     reads, taken = list[ast.stmt](), list[ast.stmt]()
     tensors, old = list[ast.expr](), dict[int, ast.expr]()

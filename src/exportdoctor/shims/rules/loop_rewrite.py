@@ -42,7 +42,7 @@ class LoopRewrite:
         """The function with its loops rewritten, in a copy."""
         node = copy.deepcopy(node)
         write_lists_plainly(node)
-        write_updates_as_bindings(node)
+        write_updates_as_bindings(node, self.purity)
         self._written = names_written_in_place(node)
         self._containers = set[str]() if self._written else write_items_as_bindings(node)
         node.body = LoopsOfLists(self.purity).of_block(node.body)

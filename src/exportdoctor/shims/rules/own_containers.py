@@ -56,7 +56,7 @@ def names_written_in_place(function: ast.FunctionDef) -> set[str]:
                 written.append(value)
             case ast.Call(func=ast.Attribute(value=value, attr=name), args=args) if _writes_by_name(name):
                 written += [value, *args[:1]]  # the first one as of `torch.relu_(x)`
-            case ast.Call(args=[first, *_], keywords=how) if "inplace" in [each.arg for each in how]:
+            case ast.Call(args=[first, *_], keywords=how) if any(map(_asks_to_write, how)):
                 written.append(first)
             case ast.AugAssign(target=ast.Name(id=name), value=ast.Constant()) if name in counters:
                 pass
@@ -90,6 +90,10 @@ def _is_new(node: ast.expr) -> bool:
 
 def _writes_by_name(name: str) -> bool:
     return name.endswith("_") and not name.startswith("_")
+
+
+def _asks_to_write(given: ast.keyword) -> bool:
+    return given.arg == "inplace" and not (isinstance(given.value, ast.Constant) and not given.value.value)
 
 
 def _is_number(node: ast.expr) -> bool:

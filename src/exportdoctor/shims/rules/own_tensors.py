@@ -13,12 +13,11 @@ from typing import Any
 from exportdoctor.shims.rules.made_code import call_of, load
 from exportdoctor.shims.rules.name_flow import OWN, names_in_other_scopes, own_names, stored_names
 from exportdoctor.shims.rules.name_uses import is_new_tensor, made_by
+from exportdoctor.shims.rules.pure_code import Purity
 
 UPDATED = f"{OWN}with_update"
 """What rewritten code calls."""
 _OPERATORS = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv"}
-_OF_TORCH = ("torch.", "F.", "functional.")
-"""How calls begin that keep nothing of what they are given; they may give a view of it."""
 
 
 def with_update(value: Any, other: Any, name: str) -> Any:
@@ -41,20 +40,22 @@ def _has_fractions(dtype: Any) -> bool:
     return has
 
 
-def write_updates_as_bindings(function: ast.FunctionDef) -> None:
+def write_updates_as_bindings(function: ast.FunctionDef, purity: Purity) -> None:
     """Write what is added to, or otherwise computed into, a tensor of the function's own as a new value of its name, in
-    loops."""
+    loops. `purity` judges the function's code."""
     parents = {id(child): node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}
     loops = [one for one in ast.walk(function) if isinstance(one, ast.For)]
     inside = names_in_other_scopes(function)
     updates = [one for loop in loops for one in ast.walk(loop) if isinstance(one, ast.AugAssign)]
     names = {one.target.id for one in updates if isinstance(one.target, ast.Name)} - inside
-    own = {name for name in names if _is_own(name, function, loops, parents)}
+    own = {name for name in names if _is_own(name, function, loops, parents, purity)}
     for loop in loops:
         _Updates(own).visit(loop)
 
 
-def _is_own(name: str, function: ast.FunctionDef, loops: list[ast.For], parents: Mapping[int, ast.AST]) -> bool:
+def _is_own(
+    name: str, function: ast.FunctionDef, loops: list[ast.For], parents: Mapping[int, ast.AST], purity: Purity
+) -> bool:
     """Whether it is bound to new tensors and numbers alone, outside of loops, and what is read of it within a loop, or
     between loops, is only computed with."""
     made = (made_by(node, _is_new) for node in ast.walk(function))
@@ -71,7 +72,7 @@ def _is_own(name: str, function: ast.FunctionDef, loops: list[ast.For], parents:
         return False
     names = [one for one in ast.walk(function) if isinstance(one, ast.Name) and one.id == name]
     early = [one for one in names if isinstance(one.ctx, ast.Load) and (id(one) in within or one.lineno <= last)]
-    return all(_is_computed_with(one, parents) for one in early)
+    return all(_is_computed_with(one, parents, purity) for one in early)
 
 
 def _is_new(node: ast.expr) -> bool:
@@ -84,16 +85,16 @@ def _is_new(node: ast.expr) -> bool:
     return is_new_tensor(node)
 
 
-def _is_computed_with(node: ast.AST, parents: Mapping[int, ast.AST]) -> bool:
+def _is_computed_with(node: ast.AST, parents: Mapping[int, ast.AST], purity: Purity) -> bool:
     """Whether all that an expression makes of the name's value, such as views of it, ends in a computation."""
     parent = parents[id(node)]
     match parent:
         case ast.BinOp() | ast.Compare() | ast.UnaryOp(op=ast.USub()):
             return True
-        case ast.Call(func=func) if func is not node and not ast.unparse(func).startswith(_OF_TORCH):
+        case ast.Call() if not purity.of_expression(parent):
             return False  # which may keep it
         case ast.Attribute() | ast.Call() | ast.Subscript():
-            return _is_computed_with(parent, parents)
+            return _is_computed_with(parent, parents, purity)
     return False
 
 
