@@ -35,6 +35,12 @@ class ShimCatalogue:
 
     def find_fitting(self, outcome: Outcome) -> tuple[Shim, ...]:
         """Shims that may cure this failure, soundest first; each named axis can be frozen by itself."""
+        held = self._fitting.get(id(outcome))
+        if held is None:  # the outcome is held too, so that no other gets its id
+            held = self._fitting[id(outcome)] = (outcome, self._match_shims(outcome))
+        return held[1]
+
+    def _match_shims(self, outcome: Outcome) -> tuple[Shim, ...]:
         kind = kind_of(outcome, exporter=self.exporter)
         failure = outcome.failure or Failure(stage="export", exceptions=())
         seen = seen_in_failure(failure, kind=kind, exporter=self.exporter)
@@ -116,6 +122,11 @@ class ShimCatalogue:
         """The shim of that id, one of a family made on demand."""
         kind, _, member = name.partition(":")
         return self._by_id.get(name) or (hoist.of_function(member) if kind == hoist.SHIM.id and member else None)
+
+    @cached_property
+    def _fitting(self) -> dict[int, tuple[Outcome, tuple[Shim, ...]]]:
+        """What `find_fitting` gave, by the identity of the outcome: a search asks it often for few failures."""
+        return {}
 
     @cached_property
     def _frozen_axes(self) -> tuple[Shim, ...]:
