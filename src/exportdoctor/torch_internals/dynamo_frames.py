@@ -70,7 +70,7 @@ INTERPRETERS = Hook(
     api="torch._dynamo.symbolic_convert.InstructionTranslatorBase.{symbolic_locals, f_code, lineno, ...}",
     used_for="the user's line, expression and submodule in strict mode",
     lost="findings of --exporter export-strict have a shorter stack",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_interpreters,
 )
 
@@ -106,7 +106,7 @@ RECORDED_STACK = Hook(
     api="torch._dynamo.exc.Unsupported.real_stack, torch._guards.TracingContext.{try_get, extract_stack}",
     used_for="the user's stack where dynamo has shortened the traceback",
     lost="some findings of --exporter export-strict have no line",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_record,
 )
 
@@ -130,7 +130,7 @@ VERBOSE = Hook(
     api="torch._dynamo.config.patch(verbose=True)",
     used_for="tracebacks with dynamo's frames, from which the user's are read",
     lost="no attempts with --exporter export-strict",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_verbose,
 )
 
@@ -154,7 +154,7 @@ GENERATIONS = Hook(
     api="torch._dynamo.mutation_guard.GenerationTracker.generation_values",
     used_for="equal submodules of a model that is built after dynamo was used",
     lost="there each submodule is attempted itself, and nothing is answered from the cache",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_generations,
 )
 

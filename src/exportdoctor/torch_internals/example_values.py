@@ -143,7 +143,7 @@ EXAMPLE_VALUES = Hook(
     ),
     used_for="the shim branches-as-example, which decides conditions on values as for the example",
     lost="that shim is not applicable",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_carries_values,
 )
 

@@ -223,7 +223,7 @@ AUTOGRAD_THREADS = Hook(
     api="c10::impl::device_guard_impl_registry",
     used_for="attempts of a forward that computes gradients, with a torch that is built for CUDA",
     lost="such a forward fails in each attempt, because its eager forward has started threads that no fork has",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_guards,
 )
 

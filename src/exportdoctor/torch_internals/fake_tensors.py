@@ -104,7 +104,7 @@ FAKE_TENSORS = Hook(
     api="torch._subclasses.fake_tensor.{FakeTensor, FakeTensorMode}",
     used_for="models without weights, and captured inputs that are too large to copy",
     lost="no scans",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_fake_tensors,
     essential=True,
 )
@@ -140,7 +140,7 @@ RESULT_CACHE = Hook(
     api="FakeTensorMode._make_cache_entry, torch._subclasses.fake_tensor._BypassDispatchCache",
     used_for="exports of models with data-dependent sizes in less time",
     lost="such exports take up to twice as long",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_result_cache,
 )
 
@@ -173,7 +173,7 @@ FAKE_DISPATCH = Hook(
     api="torch._subclasses.fake_tensor.FakeTensorMode.__torch_dispatch__",
     used_for="the line that made a tensor which torch finds among the constants when the forward is over",
     lost="findings about leaked constants have no line",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_fake_dispatch,
 )
 
@@ -205,7 +205,7 @@ OWN_TOLIST = Hook(
     api="FakeTensor.tolist, torch._subclasses.functional_tensor.FunctionalTensor.tolist",
     used_for="numbers that a model reads by tolist() as sizes of inputs",
     lost="hoist-numbers changes nothing where numbers are read by tolist()",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=lambda: all("tolist" in vars(kind) for kind in _with_own_tolist()),
 )
 

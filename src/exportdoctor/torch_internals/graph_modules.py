@@ -62,7 +62,7 @@ PROGRAM_CODE = Hook(
     api="torch.export.exported_program._create_graph_module_for_export",
     used_for="noticing that the code of a program, which is compiled once for speed, is no Python",
     lost="an export that fails for that is told as one that passes",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_makes_program_code,
 )
 
@@ -86,7 +86,7 @@ LAZY_GRAPHS = Hook(
     api="torch.fx._lazy_graph_module.{_use_lazy_graph_module, _LazyGraphModule.real_recompile}",
     used_for="exports of large models in less time",
     lost="exports of large models take longer",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_lazy_graphs,
 )
 
@@ -122,7 +122,7 @@ SYMBOLIZER = Hook(
     api="torch.utils._traceback._extract_symbolized_tb(tb, skip)",
     used_for="exports of large models in less time",
     lost="exports of large models take longer",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_symbolizer,
 )
 
@@ -200,7 +200,7 @@ NODE_STACKS = Hook(
     api="torch.fx.proxy.{CapturedTraceback, TracerBase._filter_traceback_frames, _STACK_TRACE_ANCHORS}",
     used_for="exports of large models in less time",
     lost="exports of large models take longer",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_node_stacks,
 )
 
@@ -240,7 +240,7 @@ MEMORY_FORMATS = Hook(
     api="torch.fx.experimental.proxy_tensor._extract_tensor_metadata(result, include_contiguity)",
     used_for="exports of large models in less time",
     lost="exports of large models take longer",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_memory_formats,
 )
 
@@ -276,7 +276,7 @@ ONNX_PREPARATION = Hook(
     api="torch.onnx._internal.exporter._core._prepare_exported_program_for_export",
     used_for="transformers' fixes of the graph before it is translated to ONNX, as shims",
     lost="shims that edit the graph before its translation are not applicable",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_onnx_preparation,
     imports_onnx=True,
 )

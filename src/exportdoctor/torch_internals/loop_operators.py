@@ -100,7 +100,7 @@ SCAN = Hook(
     api="torch._higher_order_ops.scan.scan, torch._dynamo.eval_frame.remove_from_cache",
     used_for="loops over a dynamic dimension that carry state",
     lost="the shims loops-as-scan and rnn-as-scan, without which such loops fix the dimension",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_scan,
 )
 WHILE_LOOP = Hook(
@@ -108,7 +108,7 @@ WHILE_LOOP = Hook(
     api="torch._higher_order_ops.while_loop.while_loop, torch._dynamo.eval_frame.remove_from_cache",
     used_for="loops that a tensor's value ends",
     lost="the shim while-as-while-loop, without which such loops do not export",
-    seen_on=("2.13.0",),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_while_loop,
 )
 

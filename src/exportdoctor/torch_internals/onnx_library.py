@@ -60,7 +60,7 @@ ONNX_LIBRARY = Hook(
     api="torch.onnx._internal.exporter._schemas.op_signature_from_function, onnxscript: TracedOnnxFunction.function_ir",
     used_for="translations to ONNX in less time",
     lost="each translation to ONNX takes a second more",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_onnx_library,
     imports_onnx=True,
 )

@@ -93,7 +93,7 @@ GUARDS_OF_PROGRAM = Hook(
     api="torch.export._unlift.GuardsFn, ExportedProgram.module()._guards_fn",
     used_for="the sizes that an exported program refuses, without running it",
     lost="`domain` tells the sizes that guards refuse only where it tries them",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_guards,
 )
 

@@ -219,7 +219,7 @@ REGISTRIES = Hook(
     "BUILTIN_TYPES, _get_node_type, _private_register_pytree_node, _cxx_pytree_pending_imports}, torch.fx._pytree",
     used_for="the dynamic shapes of nested inputs, and shims that register a class for one attempt",
     lost="no scans of models with caches",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_registries,
     essential=True,
 )
@@ -244,7 +244,7 @@ TRACED_ORDER = Hook(
     api="torch.export._tree_utils.reorder_kwargs",
     used_for="the inputs of an ONNX file, in its order",
     lost="no ONNX file is run or compared with eager",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_reorder,
 )
 

@@ -47,7 +47,7 @@ NEW_SYMBOLS = Hook(
     api=f"ShapeEnv.{{{', '.join(_MAKERS)}}}",
     used_for="the line where the symbol of a data-dependent failure was created",
     lost="findings do not say where their symbols were created, and cures are sought less precisely",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_makers,
 )
 
@@ -74,7 +74,7 @@ EVALUATION = Hook(
     api=f"the variable {_EXPRESSION} of ShapeEnv._evaluate_expr",
     used_for="the symbolic expression on which a slow export spends its time",
     lost="findings about slow exports do not quote the expression",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_evaluation,
 )
 
@@ -156,7 +156,7 @@ EXPRESSIONS = Hook(
     api="SymNode.expr, ShapeEnv.size_like, torch.fx.experimental.symbolic_shapes.has_free_unbacked_symbols",
     used_for="the symbols in a size, which lead from a failure to the value that it is about",
     lost="findings about data-dependent sizes have no slice of the graph",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_expressions,
 )
 
@@ -178,7 +178,7 @@ CONDITION = Hook(
     api="GuardOnDataDependentSymNode.cond",
     used_for="the symbols that a data-dependent failure is about",
     lost="findings about data-dependent sizes have no symbols and no slice of the graph",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_condition,
 )
 
@@ -220,7 +220,7 @@ GUARDS = Hook(
     api="ShapeEnv.{_log_guard, _set_replacement}",
     used_for="the line of the guard that a declared dynamic dimension violates",
     lost="findings about violated dynamic shapes do not say which line made the guard",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_guards,
 )
 
@@ -242,7 +242,7 @@ NUMBERS = Hook(
     api="torch.fx.experimental.sym_node.SymNode.guard_int",
     used_for="whether torch's own code fixes a size, below a call that could keep it symbolic",
     lost="findings about such sizes are told as limits of the model's code",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_guard_int,
 )
 
@@ -274,7 +274,7 @@ SOURCES = Hook(
     api="ShapeEnv.{var_to_sources, source_name_to_debug_name}",
     used_for="which input's size a symbol stands for",
     lost="findings about violated dynamic shapes do not say which line made the guard",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_sources,
 )
 
@@ -337,7 +337,7 @@ UNKNOWN_SIZES = Hook(
     api="ShapeEnv.{guards, replacements}, torch.fx.experimental.symbolic_shapes.{StatelessSymbolicContext, DimDynamic}",
     used_for="whether a user's attention function does the same for any number of rows",
     lost="the shim block-diagonal-attention is applied to attention functions of torch and transformers alone",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_unknown_sizes,
 )
 

@@ -66,7 +66,7 @@ SUBCLASSES = Hook(
     api="torch._C.DisableTorchFunctionSubclass",
     used_for="inputs of a tensor subclass with `__torch_function__`",
     lost="programs that take such inputs are not compared with eager",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_can_leave_functions,
 )
 

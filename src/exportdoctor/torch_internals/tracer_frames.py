@@ -50,7 +50,7 @@ DISPATCH = Hook(
     "ProxyTorchDispatchMode.__torch_dispatch__",
     used_for="the operator that raised, with the shapes of its arguments",
     lost="findings name the last traced operator in place of the one that raised",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_dispatch,
 )
 
@@ -107,7 +107,7 @@ PROXIES = Hook(
     api="torch.fx.experimental.proxy_tensor.{get_proxy_slot, PythonKeyTracer.tensor_tracker}, torch._C._functorch",
     used_for="the user's names for the values of a traced graph",
     lost="slices of the graph have torch's names for values, and fewer findings have a slice",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_proxies,
 )
 
@@ -132,7 +132,7 @@ ARTIFACT = Hook(
     api="locals `const` and `export_artifact` of torch.export._trace._export_for_training",
     used_for="the operator behind a fake tensor among the constants",
     lost="findings about leaked constants name no operator",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_artifact,
 )
 
@@ -164,7 +164,7 @@ NODE_AT_WORK = Hook(
     api="local `node` of torch.onnx._internal.exporter._core._translate_fx_graph, `n` of torch.fx.Interpreter.run_node",
     used_for="the node, submodule and line of a failed translation to ONNX",
     lost="failures after the export name no node",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_node_at_work,
     imports_onnx=True,
 )
@@ -201,7 +201,7 @@ SYMBOLIC_NODE = Hook(
     api="local `node` of torch.onnx._internal.torchscript_exporter.utils._run_symbolic_function, torch._C.Node",
     used_for="the line and submodule of an operator that the legacy exporter cannot translate",
     lost="such findings name no line",
-    seen_on=("2.9.1", "2.13.0", "2.14.1"),
+    seen_on=("2.9.1", "2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_symbolic_node,
     imports_onnx=True,
 )
@@ -221,7 +221,7 @@ DISPATCH_TRACE = Hook(
     api="torch.fx.experimental.proxy_tensor.dispatch_trace",
     used_for="failures that come out of the model's forward need no second attempt",
     lost="each failing export is attempted twice",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_dispatch_trace,
 )
 

@@ -73,7 +73,7 @@ MODES = Hook(
     api="torch.utils._python_dispatch._disable_current_modes, torch._C.{DisableTorchFunction, _EnableTorchFunction}",
     used_for="shims that compute a known value while torch traces",
     lost="the shims frozen-values, state-as-constants and sizes-from-buffers are not applicable",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_modes,
 )
 
@@ -105,7 +105,7 @@ FUNCTION_MODES = Hook(
     api="torch.overrides._get_current_function_mode, _pop_mode, _push_mode",
     used_for="captures, which look at the inputs of a call while torch functions are recorded",
     lost="captures take longer",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_mode_stack,
 )
 
@@ -150,7 +150,7 @@ REFUSALS = Hook(
     api="torch._export.non_strict_utils._NonStrictTorchFunctionHandler.__torch_function__, ShapeEnv.evaluate_expr",
     used_for="exceptions that only an export raises, and that the model's own code catches",
     lost="such exceptions are not told",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_handler,
 )
 
@@ -201,7 +201,7 @@ OPERATOR_TRACES = Hook(
     "torch.overrides.{_pop_mode, _push_mode, _len_torch_function_stack}",
     used_for="a shim that makes gradients operators of a program",
     lost="the shim gradients-as-operators is not applicable",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_make_fx,
 )
 
@@ -218,7 +218,7 @@ SETTINGS = Hook(
     api="torch.fx.experimental._config",
     used_for="shims that change a setting for one export",
     lost="shims that change such a setting are not applicable",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=lambda: symbolic_shape_settings() is not None,
 )
 
@@ -249,7 +249,7 @@ GLOBAL_HOOKS = Hook(
     "_global_backward_hooks}",
     used_for="which attempts may share a process: a hook on all modules may keep what it sees",
     lost="an attempt of a plain layer may see what such a hook kept from another",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_hook_tables,
 )
 
@@ -301,7 +301,7 @@ TRANSFORMS = Hook(
     api="torch._C._functorch, torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack",
     used_for="the inputs of submodules that are called inside torch.vmap and the like",
     lost="such submodules are told as failing, because their inputs are of no use outside",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_transforms,
 )
 

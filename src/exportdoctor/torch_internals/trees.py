@@ -101,7 +101,7 @@ TREES = Hook(
     "tree_flatten_with_path, keystr, SequenceKey.idx}",
     used_for="the tensors among the inputs and outputs of a module",
     lost="no scans",
-    seen_on=("2.13.0", "2.14.1"),
+    seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_trees,
     essential=True,
 )

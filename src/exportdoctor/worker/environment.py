@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import platform
 import sys
@@ -51,6 +52,23 @@ def sources(model: torch.nn.Module) -> dict[str, str]:
         if os.path.isfile(path) and not is_local_file(path):
             digests[path] = _first_digest(path)
     return digests
+
+
+def replaced_functions() -> tuple[tuple[str, str, str], ...]:
+    """The functions of torch that an export calls and that code outside torch's folder stands for: names, what stands
+    there, and its file. A wrapper that keeps what it wraps counts as that."""
+    root = os.path.dirname(torch.__file__)
+    found = []
+    for name, owner in (("torch.export.export", torch.export), ("torch.onnx.export", torch.onnx)):
+        function = inspect.unwrap(owner.export) if inspect.isfunction(owner.export) else type(owner.export)
+        path = inspect.getsourcefile(function) if inspect.isfunction(function) else _file_of(function.__module__)
+        if path is not None and not path.startswith(root):
+            found.append((name, function.__qualname__, path))
+    return tuple(found)
+
+
+def _file_of(module: str) -> str | None:
+    return getattr(sys.modules.get(module), "__file__", None)
 
 
 def fits_in_memory(parameters: int) -> bool:

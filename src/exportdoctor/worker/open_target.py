@@ -137,6 +137,7 @@ class OpenTarget:
                 notes=(
                     *(substitution(form.what, form.because) for form in built.substitutions),
                     *((wording.NO_KERNEL_RUNS,) if self.runs_no_kernel else ()),
+                    *(wording.replaced_function(*each) for each in environment.replaced_functions()),
                     *filter(None, [missing_internals(missing_hooks()), unrecorded_note(self._take_new_reasons())]),
                 ),
                 has_small_model=(built.weights == "fake" or _waits_for_values(self.plan))

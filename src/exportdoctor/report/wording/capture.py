@@ -26,6 +26,11 @@ TAKES_POSITIONS = (
 ONE_SIZE = "there are inputs of only one size, so other sizes are not verified"
 
 
+def replaced_function(name: str, by: str, path: str) -> str:
+    """That a function of torch which attempts call is another's now."""
+    return f"{name} is not torch's: the target replaced it by {by} ({short_path(path)}), which all attempts call"
+
+
 def other_sizes_unused(count: int) -> str:
     """That input sets of other sizes were given, and no dynamic shapes."""
     given = "1 input set has" if count == 1 else f"{count} input sets have"

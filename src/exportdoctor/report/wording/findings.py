@@ -21,7 +21,8 @@ _SIGNALS = {
     "SIGBUS": "Bus error: native code touched memory that cannot be had",
     "SIGFPE": "Floating-point exception in native code, often an integer division by zero",
     "SIGILL": "Illegal instruction: native code was built for another processor",
-    "SIGKILL": "Killed from outside",
+    "SIGKILL": "Killed from outside, as the system does where memory or the processor time of ulimit -t is used up",
+    "SIGXCPU": "More processor time than ulimit -t allows",
 }
 
 
