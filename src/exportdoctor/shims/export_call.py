@@ -99,7 +99,7 @@ class ExportCall:
         shapes, made = _shapes(self, kwargs, more), self.made | (kwargs.keys() - before.keys())
         call = replace(self, args=(), kwargs=kwargs, more_inputs=more, dynamic_shapes=shapes, made=made)
         call = replace(call, convert=lambda inputs: ((), _without_dropped(before, convert(self.convert(inputs))[1])))
-        return call.with_options(flat_forward=True) if _bundles(self.module, kwargs) else call
+        return call.with_options(flat_forward=True) if has_bundle(self.module, kwargs) else call
 
 
 def named_inputs(signature: inspect.Signature, inputs: Inputs) -> dict[str, Any]:
@@ -136,6 +136,8 @@ def map_dims(shapes: Any, change: Callable[[Any], Any]) -> Any:
     match shapes:
         case dict():
             return {key: map_dims(value, change) for key, value in shapes.items()}
+        case tuple() if hasattr(shapes, "_fields"):
+            return tuple.__new__(type(shapes), (map_dims(value, change) for value in shapes))
         case list() | tuple():
             return type(shapes)(map_dims(value, change) for value in shapes)
         case None | int():
@@ -181,7 +183,7 @@ def _dynamic_dims(value: Any, others: list[Any]) -> Any:
     }
 
 
-def _bundles(module: nn.Module, kwargs: Mapping[str, Any]) -> bool:
+def has_bundle(module: nn.Module, kwargs: Mapping[str, Any]) -> bool:
     """Whether one of these keywords has no parameter of its own."""
     return not kwargs.keys() <= inspect.signature(module.forward).parameters.keys()
 

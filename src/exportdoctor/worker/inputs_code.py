@@ -17,6 +17,7 @@ import torch
 
 from exportdoctor.targets.built import BuiltPart
 from exportdoctor.targets.sizes.dynamic_shapes import is_dynamic
+from exportdoctor.targets.sizes.fitted_shapes import dim_code
 
 _MOST_VALUES = 4096
 """Integers are written out up to so many: placeholders and grids must stay what they are."""
@@ -118,7 +119,7 @@ class _Code:
                 return f'torch.device("{value}")'
             case type() if kind := self._class(value):
                 return kind
-        return "Dim.DYNAMIC" if is_dynamic(value) else self._object(value)
+        return dim_code(value) if is_dynamic(value) else self._object(value)
 
     def _write_mapping(self, value: Mapping[Any, Any]) -> str:
         """A mapping of another class than dict: what its class makes of a dict, if that is the same."""

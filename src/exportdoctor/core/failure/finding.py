@@ -100,6 +100,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     `locate` is the command that finds where numbers begin to differ, where the part exports and its numbers do.
     `fixed_by` is the function of torch whose own code takes a dynamic size as a number, which fixes it.
     `wrong_fake` is an operator of torch before it whose fake result is not as its real one.
+    `fitted_shapes` is the code of the dynamic shapes in the structure of the inputs, where the given ones have another.
     `documented` is the page on which torch says that it does not support this; empty where it is not expected.
     """
 
@@ -144,6 +145,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     documented: str = ""
     fixed_by: str = ""
     wrong_fake: WrongFake | None = None
+    fitted_shapes: str = ""
 
     @property
     def is_called_by_module(self) -> bool:

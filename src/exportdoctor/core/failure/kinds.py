@@ -153,6 +153,10 @@ RULES = (
     Rule(FailureKind.DEVICE_MISMATCH, "torch compares devices before each operation", "2.1-2.15",
          r"found at least two devices|found two different devices|^\s*Tensor device mismatch|"
          r"indices should be either on \S+ or on the same device"),
+    # an entry of dynamic_shapes for what is no container
+    Rule(FailureKind.INVALID_DYNAMIC_SHAPES, "a spec for what has no sizes", "2.5-2.15",
+         r"Cannot associate shape .* to non-tensor type <class '(?:NoneType|int|float|complex|bool|str|type|function|"
+         r"torch\.(?:dtype|device|layout|memory_format))'>"),
     # pytrees
     Rule(FailureKind.UNREGISTERED_PYTREE, "an input that pytree takes for a leaf", "2.5-2.13",
          r"Unsupported input type <class .*Export only supports pytree containers"),
@@ -239,6 +243,9 @@ RULES = (
          r"mismatch between the structure of `\w+` and `dynamic_shapes`|"
          r"`dynamic_shapes` is specified as a dict, its top-level keys|Shapes assigned to input do not match",
          types=("UserError", "ValueError", "AssertionError")),
+    Rule(FailureKind.INVALID_DYNAMIC_SHAPES, "torch compares a registered class with its shapes in pytree's words",
+         "2.9-2.15", r"^Node (?:type|arity|context|keys) mismatch; ", types=("ValueError",),
+         frames=r"export/dynamic_shapes\.py:_tree_map_with_path"),
     Rule(FailureKind.INVALID_DYNAMIC_SHAPES, "an entry is none that torch takes", "2.5-2.13",
          r"Unexpected dimension (?:mapped to index|#)\s?\d+ in input tensor shape|"
          r"Unexpected input tensor shape .* specified at|Expected dynamic shape spec .* to have the same length|"

@@ -164,7 +164,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     `value_origin` is the line that made the value which torch refused when the forward was over. `unbacked` is how many
     unbacked symbols had been created, None where that was not counted. `slice` is what leads to the failure in the
     traced graph, `slice_note` why there is none. `traced` is how many nodes had been traced, and `entered` of how many
-    submodules, None where no graph was found."""
+    submodules, None where no graph was found. `fitted_shapes` is the code of the dynamic shapes in the structure of the
+    inputs, where those that were given name the same tensors in another one."""
 
     stage: Stage
     exceptions: tuple[ExceptionFact, ...]
@@ -184,6 +185,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     slice_note: str = ""
     traced: int | None = None
     entered: int | None = None
+    fitted_shapes: str = ""
 
     @property
     def culprit(self) -> Frame | None:

@@ -9,7 +9,7 @@ import msgspec
 from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.failure.finding import ShimResult
 from exportdoctor.core.failure.identity import of_other_operators, same_line
-from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
+from exportdoctor.core.failure.kinds import NUMBERS_DIFFER, FailureKind
 from exportdoctor.core.failure.messages import LEAKED_CONSTANT
 from exportdoctor.core.records.outcome import Agreement, ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
@@ -103,10 +103,14 @@ def is_later_failure(before: Outcome, after: Outcome, *, exporter: str) -> bool:
 
     It does if it is at a later line of the same function; else if more submodules had been entered, or as many and more
     nodes traced, since a shim may also move work out of the graph. Without a graph, a line of a forward must have
-    failed. A program is translated operator by operator: at the same line, another one comes later.
+    failed. A program is translated operator by operator: at the same line, another one comes later. What an object
+    among the inputs has for shapes, torch looks at once it can take the object apart.
     """
     one, other = before.failure, after.failure
-    if kind_of(after, exporter=exporter).is_found_after_tracing and (other is None or other.culprit is None):
+    kinds = tuple(kind_of(one, exporter=exporter) for one in (before, after))
+    if kinds == (FailureKind.UNREGISTERED_PYTREE, FailureKind.INVALID_DYNAMIC_SHAPES):
+        return True
+    if kinds[1].is_found_after_tracing and (other is None or other.culprit is None):
         return True
     if other is not None and other.culprit is None and _is_of_constants(other) and not (one and _is_of_constants(one)):
         return True

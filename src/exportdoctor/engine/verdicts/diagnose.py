@@ -65,6 +65,7 @@ def make_finding(
         ),
         fixed_by=failure.fixed_by,
         wrong_fake=failure.wrong_fake,
+        fitted_shapes=failure.fitted_shapes,
         known_issues=find_known_issues(outcome, exporter=exporter, dynamic=dynamic, versions=versions),
         origins=failure.origins,
         last_op=failure.op,

@@ -405,8 +405,17 @@ _CAUSES = (
     _Cause(FailureKind.INPUT_MUTATION, LEAKED_CONSTANT, _of_the_line(line_advice.taken_from_data)),
     _Cause(
         FailureKind.INVALID_DYNAMIC_SHAPES,
+        r"",
+        lambda finding, _: finding.fitted_shapes and f"Give `dynamic_shapes={finding.fitted_shapes}`.",
+        lambda *_: "The description of the dynamic sizes has another structure than the inputs.",
+    ),
+    _Cause(
+        FailureKind.INVALID_DYNAMIC_SHAPES,
         r"its top-level keys must be the arg names (\[.*?\]) of `inputs`",
-        lambda _, match: f"Give `dynamic_shapes` the keys {match[1]}: None for an argument that stays as it is.",
+        lambda _, match: (
+            f"Give `dynamic_shapes` the keys {match[1]}: None for an argument that stays as it is. Before torch 2.14 "
+            "none fit what forward takes as `**kwargs`: there, give such keywords names in its signature."
+        ),
     ),
     _Cause(
         FailureKind.INVALID_DYNAMIC_SHAPES,

@@ -2,9 +2,9 @@
 
 A preset names each dynamic axis of each input once; dynamic shapes, title and the report's list of axes follow from it.
 Shapes given by users are matched with the inputs as in `torch.export`: by parameter name or in parameter order, with
-`**kwargs` bundled under its own name and a registered pytree node as the list of its children. What does not fit is
-skipped: torch reports it. `torch.export.ShapesCollection` does not replace this: it is keyed by tensor and has no names
-for axes.
+`**kwargs` bundled under its own name and a registered pytree node as the list of its children. Those that name the same
+tensors in another structure count as if they had that; what does not fit is skipped. torch reports both.
+`torch.export.ShapesCollection` does not replace this: it is keyed by tensor and has no names for axes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from exportdoctor.core.axis_names import leading_names
 from exportdoctor.core.errors import TargetError
 from exportdoctor.targets.input_objects import build_object, can_be_rebuilt, fields_of
-from exportdoctor.torch_internals.pytree_registry import flatten_once, is_registered, node_kind, shapes_of_children
+from exportdoctor.targets.sizes.fitted_shapes import fit_shapes, static_shape
+from exportdoctor.torch_internals.pytree_registry import flatten_once, is_registered
 
 if TYPE_CHECKING:
     from torch import nn
@@ -39,7 +40,7 @@ def dynamic_shapes(axes: Axes, *, inputs: Mapping[str, Any]) -> dict[str, Any]:
     torch refuses `None` for a container: an argument such as a list of numbers has a list. `Dim.DYNAMIC` and not a
     named `Dim`: torch may then infer relations such as a multiple of four, and still refuses to freeze the dimension.
     """
-    return {name: _shape(axes[name]) if axes.get(name) else _static_shape(value) for name, value in inputs.items()}
+    return {name: _shape(axes[name]) if axes.get(name) else static_shape(value) for name, value in inputs.items()}
 
 
 def axes_by_name(axes: Axes) -> dict[str, tuple[str, ...]]:
@@ -63,6 +64,8 @@ def dynamic_title(axes: Mapping[str, Any]) -> str:
 def map_inputs(visit: Visit, module: nn.Module, inputs: Inputs, shapes: Any) -> Inputs:
     """The inputs with each leaf replaced by `visit(path, leaf, shapes of the leaf)`; paths as `x`, `pair[0]`."""
     args, kwargs = inputs
+    fitted = fit_shapes(module, inputs, shapes)
+    shapes = shapes if fitted is None else fitted
     names, arg_shapes = _positional(module, inputs, shapes)
     named = _by_name(module, inputs, shapes)
     return (
@@ -135,13 +138,6 @@ def _shape(spec: Any) -> Any:
             return [_shape(child) for child in spec]
         case _:
             return None
-
-
-def _static_shape(value: Any) -> Any:
-    """`None` at each leaf, in containers like those of the value."""
-    if node_kind(value) == "leaf":
-        return None
-    return shapes_of_children(value, [_static_shape(child) for child in flatten_once(value)[0]])
 
 
 def _number_children(name: str, specs: list[dict[int, str]]) -> list[tuple[str, dict[int, str]]]:

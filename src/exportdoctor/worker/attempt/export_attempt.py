@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import resource
 import sys
 import time
@@ -16,6 +17,7 @@ from typing import Any
 import msgspec
 import torch
 
+from exportdoctor.core.exception_text import text_of
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.kinds import SIZES_REFUSED
 from exportdoctor.core.failure.messages import first_line
@@ -31,7 +33,10 @@ from exportdoctor.core.records.outcome import (
     Violation,
 )
 from exportdoctor.core.records.probe import Probe
+from exportdoctor.core.versions import is_in_range
 from exportdoctor.shims import ExportCall, NotApplicable, ShimTrouble
+from exportdoctor.shims.export_call import has_bundle
+from exportdoctor.targets.sizes.fitted_shapes import fit_shapes, has_structure_of_inputs, shapes_code
 from exportdoctor.torch_internals.dynamo_frames import keep_interpreter_frames
 from exportdoctor.torch_internals.graph_modules import finish_graphs
 from exportdoctor.torch_internals.shape_env import NEW_SYMBOLS
@@ -62,6 +67,10 @@ _LATER = frozenset({"decomposed", "onnx", "ort"})
 """What a probe asks for beyond the export: the translation, or the file loaded, run and compared as well."""
 
 _NO_MEMORY = (MemoryError, torch.cuda.OutOfMemoryError)
+_NO_SHAPES_OF_BUNDLES = "<2.14"
+"""Releases of torch that take no dynamic shapes of keywords in **kwargs."""
+_LONGEST_SHAPES = 2000
+"""Characters of dynamic shapes that are worth showing."""
 
 
 def _non_strict(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Shapes) -> Any:
@@ -330,7 +339,20 @@ class _Attempt:
             slice_note=note,
             traced=traced,
             entered=entered,
+            fitted_shapes=self._fitted_shapes(chain),
         )
+
+    def _fitted_shapes(self, chain: tuple[BaseException, ...]) -> str:
+        """The shapes as torch wants them, where it refuses their structure."""
+        shapes, inputs = self._shapes(), (self.call.args, self.call.kwargs)
+        named = any(re.search(r"dynamic_shape|^Node \w+ mismatch", text_of(one)) for one in chain)
+        if not (named and shapes) or has_structure_of_inputs(self.module, inputs, shapes):
+            return ""
+        if has_bundle(self.module, self.call.kwargs) and is_in_range(torch.__version__, _NO_SHAPES_OF_BUNDLES):
+            return ""
+        fitted = fit_shapes(self.module, inputs, shapes)
+        code = shapes_code(fitted) if fitted is not None else ""
+        return code if len(code) <= _LONGEST_SHAPES else ""
 
     def _facts_of(self, guard: Guard | None) -> dict[str, Any]:
         """What a failure says of the guard that it violates."""
