@@ -405,6 +405,12 @@ class Joining(nn.Module):
         return Pair(pair.left + pair.right, pair.right)
 
 
+class Summing(nn.Module):
+    def forward(self, pair: list[Tensor], shift: Tensor | None = None) -> Tensor:
+        total = pair[0] + pair[1]
+        return total if shift is None else total + shift
+
+
 @lru_cache
 def positions_of(rows: int) -> Tensor:
     return torch.arange(rows, dtype=torch.float32) / 2
@@ -871,6 +877,12 @@ CASES: dict[str, Case] = {
         [(Pair(torch.randn(3), torch.randn(3)),), (Pair(torch.randn(5), torch.randn(5)),)],
         "flatten_with_keys_fn",
         ([_FREE, _FREE],),
+    ),
+    "shapes-as-inputs": case(
+        Summing,
+        [([torch.randn(3), torch.randn(3)], None), ([torch.randn(5), torch.randn(5)], None)],
+        "mismatch between the structure",
+        {"pair": (_FREE, _FREE), "shift": _FREE},
     ),
     "register-dataclass-pytree": case(Answering, [(torch.randn(3),), (torch.randn(5),)], "Answer", (_FREE,)),
     "stateful-attr-reset": case(
