@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,36 @@ def test_the_report_is_whole_or_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be written"):
         replace_file(target, b"second")
     assert target.read_bytes() == b"first"
+
+
+def test_a_link_is_followed_and_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "real.txt").write_bytes(b"before")
+    link, lost = tmp_path / "link.txt", tmp_path / "lost.txt"
+    link.symlink_to("real.txt")
+    lost.symlink_to("new.txt")
+    replace_file(link, b"after")
+    replace_file(lost, b"made")
+    assert link.is_symlink()
+    assert lost.is_symlink()
+    assert [(tmp_path / name).read_bytes() for name in ("real.txt", "new.txt")] == [b"after", b"made"]
+
+
+def test_a_pipe_is_written_to_and_stays_one(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    data = b"x" * 300_000  # more than a pipe holds
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(pipe.read_bytes)
+        replace_file(pipe, data)
+        assert read.result(timeout=20) == data
+    assert pipe.is_fifo()
+
+
+def test_a_device_that_refuses_is_told(tmp_path: Path) -> None:
+    (tmp_path / "full").symlink_to("/dev/full")  # a link, so that no mistake replaces the machine's own
+    with pytest.raises(StoreError, match="full cannot be written: the disk is full"):
+        replace_file(tmp_path / "full", b"x")
+    assert (tmp_path / "full").is_char_device()
 
 
 def test_report_json_is_what_the_events_say(tmp_path: Path) -> None:

@@ -142,7 +142,8 @@ OUTPUT = click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="File to write. Default: print it.",
+    callback=lambda _context, _option, path: None if path == Path("-") else path,
+    help="File to write. Default, and `-`: print it.",
 )
 PART = click.option(
     "--part", default="", metavar="P", shell_complete=complete_parts, help="The part. Default: the first one."

@@ -66,8 +66,10 @@ def _flush(path: Path) -> None:
 
 
 def check_output_path(path: Path) -> None:
-    """Raise StoreError where `path` can be no file: it is a folder, or its parent is a file."""
+    """Raise StoreError where `path` can be no file: it is a folder, a device or a pipe, or its parent is a file."""
     if path.is_dir():
         raise StoreError(f"{path} is a folder", hint="Give a file name with -o")
+    if path.exists() and not path.is_file():
+        raise StoreError(f"{path} is a device or a pipe, not a file", hint="Give a file name with -o")
     if path.parent.exists() and not path.parent.is_dir():
         raise StoreError(f"{path.parent} is a file, not a folder", hint="Give another path with -o")

@@ -38,7 +38,14 @@ def make_folder(path: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write `path` atomically: afterwards it holds either all of `data` or what it held before."""
+    """Write `path` atomically: afterwards it holds either all of `data` or what it held before.
+
+    A link is followed. What is no regular file, such as a device or a pipe, is opened and written to.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        _write_into(path, data)
+        return
+    path = path.resolve() if path.is_symlink() else path
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(draft, "wb") as file:
@@ -51,3 +58,13 @@ def replace_file(path: Path, data: bytes) -> None:
     finally:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
+
+
+def _write_into(path: Path, data: bytes) -> None:
+    try:
+        with open(path, "wb", buffering=0) as file:
+            view = memoryview(data)
+            while view:
+                view = view[file.write(view) :]
+    except OSError as error:
+        raise refusal(path, error) from error
