@@ -122,6 +122,42 @@ def test_each_line_that_fixes_a_size_is_a_finding(tmp_path: Path, factory: str, 
     assert len(report.findings) == len(found)
 
 
+FOLLOWS = """
+import torch
+from torch import nn
+from torch.export import Dim
+
+class Attention(nn.Module):
+    def forward(self, q, kv):
+        n = len(q)
+        return (q @ kv.transpose(1, 2)).reshape(n, -1)
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attn = Attention()
+
+    def forward(self, x):
+        return self.attn(x * 2, x)
+
+def build():
+    return Model(), (torch.ones(4, 3, 6),), {}, {"x": {0: Dim("batch")}}
+"""
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_size_that_only_follows_from_one_that_is_cured_is_no_finding(tmp_path: Path) -> None:
+    path = tmp_path / "follows.py"
+    path.write_text(FOLLOWS)
+    report = scan_file(path, cure=True)
+    (finding,) = report.findings
+    assert "len(q)" in (finding.guard.source if finding.guard is not None else "")
+    (part,) = report.parts
+    assert part.prescription is not None
+    assert part.prescription.shims == ("len-as-size",)
+
+
 def _is_at(word: str, finding: Finding) -> bool:
     """Whether a finding is at a line with that call, or in that module."""
     return finding.module_class == word or (finding.guard is not None and f"{word}(" in finding.guard.source)

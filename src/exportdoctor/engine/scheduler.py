@@ -72,6 +72,7 @@ class ProbeScheduler:
         self._noted: set[str] = set()
         self._audits = False
         self._follows_up = False
+        self._over = False
         self._ref = ref
         self._seed = random.randrange(2**32)
 
@@ -118,6 +119,9 @@ class ProbeScheduler:
                 yield from self._start_number_checks()
             yield from self._start_follow_ups()
             if not self._running and not self._ready and not self._held:
+                if not self._over:
+                    yield from self._end_searches()
+                    continue
                 self._give_up_early_attempts()
                 return
             self._fill_idle_jobs()
@@ -136,6 +140,13 @@ class ProbeScheduler:
             for part in self.parts.values():
                 yield from self._take(part.start_follow_ups())
             yield from self._settle()
+
+    def _end_searches(self) -> Iterator[ev.AnyEvent]:
+        """Nothing is asked any more: what is told only when all cures are known is told now."""
+        self._over = True
+        for part in self.parts.values():
+            part.diagnosis.is_over = True
+            yield from part.new_findings(self._finding_numbers)
 
     def _start_cure_searches(self) -> Iterator[ev.AnyEvent]:
         """Begin to search for shims under which each failing part exports.

@@ -31,6 +31,7 @@ class PartDiagnosis:
     - `asked`: how many outcomes came in for modules as they are
     - `numbers`: how the program of a part that passes compares with eager
     - `ids`: each failure's number in the report, by its key
+    - `is_over`: whether nothing more will be asked
     """
 
     captured: Captured
@@ -45,6 +46,7 @@ class PartDiagnosis:
     notes: dict[str, str] = field(default_factory=dict)
     ids: dict[tuple[str, ...], str] = field(default_factory=dict)
     asked: int = 0
+    is_over: bool = False
     numbers: NumbersCheck | None = None
     started: float = field(default_factory=time.monotonic)
 
@@ -149,18 +151,19 @@ class PartDiagnosis:
         """
         if self._is_of_boundary(group):
             return True
-        return not any(verdict.fqn == self.captured.prefix for verdict in group.verdicts) and self._is_never_met(group)
+        return not any(verdict.fqn == self.captured.prefix for verdict in group.verdicts) and self._is_never_met(
+            group.leading_verdict.outcome
+        )
 
     def is_met_with_stand_ins(self, group: FailureGroup) -> bool:
         """Whether only a module whose children were replaced shows it: the part was made to export, and no attempt at
         it ended in this. A stand-in leaves out what its child sets."""
-        return self.is_of_own_code(group.leading_verdict) and self._is_never_met(group)
+        return self.is_of_own_code(group.leading_verdict) and self._is_never_met(group.leading_verdict.outcome)
 
-    def _is_never_met(self, group: FailureGroup) -> bool:
+    def _is_never_met(self, mine: Outcome) -> bool:
         if self.cure is None or self.cure.prescription is None or self.cure.prescription.soundness == "specialised":
             return False
         met = [outcome for trial in self.cure.trials for outcome in (trial.before, trial.outcome)]
-        mine = group.leading_verdict.outcome
         return not any(self.same_failure(one, mine) or _same_line_of_module(one, mine) for one in met)
 
     def _is_of_boundary(self, group: FailureGroup) -> bool:
@@ -182,11 +185,15 @@ class PartDiagnosis:
         ]
 
     def _other_violations(self, verdicts: list[ModuleVerdict]) -> list[ModuleVerdict]:
-        """Of failures that violate several dimensions those whose line no verdict has: each is a failure by itself."""
+        """Of failures that violate several dimensions those whose line no verdict has: each is a failure by itself.
+
+        Not where the part was made to export and met none of them: a dimension may only follow from one that is cured.
+        """
         found: list[ModuleVerdict] = []
-        for verdict in verdicts if not self.open else ():
+        for verdict in verdicts if self.is_over else ():
             for outcome in each_violation(verdict.outcome):
-                if not any(self.same_failure(outcome, one.outcome) for one in (*verdicts, *found)):
+                told = any(self.same_failure(outcome, one.outcome) for one in (*verdicts, *found))
+                if not (told or self._is_never_met(outcome)):
                     site = verdict.deciding.asked
                     found.append(judge(verdict.fqn, ((site, SiteOutcome(site, outcome)),)))
         return found
