@@ -153,7 +153,7 @@ SAID = {
     "parts.Addressed": "Leave out `x.data_ptr()`",
     "parts.Drawn": "Write `torch.empty(size).normal_(generator=g)`",
     "parts.Root": "Write `x.shape[0] ** 0.5` in place of `np.sqrt`",
-    "parts.Scaled": "Write `torch.scalar_tensor(x.shape[0]).log()` in place of `math.log`",
+    "parts.Scaled": "Write `torch.scalar_tensor(x.shape[0], dtype=torch.float64).log()` in place of `math.log`",
     "parts.Placed": "Write `torch.arange` in place of `np.arange`",
     "parts.Written": "Write `y.detach()` in place of `y.data`",
     "parts.Read": "Write `x.detach()` in place of `x.data`",
@@ -334,7 +334,7 @@ def rooted(x: Tensor) -> Tensor:
 
 
 def scaled(x: Tensor) -> Tensor:
-    return x / torch.scalar_tensor(x.shape[0]).log()
+    return x / torch.scalar_tensor(x.shape[0], dtype=torch.float64).log()
 
 
 def placed(x: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -405,6 +406,11 @@ class Joining(nn.Module):
         return Pair(pair.left + pair.right, pair.right)
 
 
+class Rooted(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x / math.sqrt(x.shape[0]) + int(math.log2(x.shape[0] + 1))
+
+
 class Summing(nn.Module):
     def forward(self, pair: list[Tensor], shift: Tensor | None = None) -> Tensor:
         total = pair[0] + pair[1]
@@ -754,6 +760,9 @@ CASES: dict[str, Case] = {
     ),
     "len-as-size": case(
         Mean, [(torch.randn(5, 2),), (torch.randn(2, 2),), (torch.randn(9, 2),)], "Constraints violated", (_FREE,)
+    ),
+    "math-of-sizes": case(
+        Rooted, [(torch.randn(4, 2),), (torch.randn(9, 2),), (torch.randn(7, 2),)], "Constraints violated", (_FREE,)
     ),
     "float-minus-integers": case(
         Unmasked,

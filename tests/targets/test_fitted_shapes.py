@@ -94,7 +94,8 @@ def miswrite(value: Any, spec: Any, draw: Any) -> Any:
 def test_any_way_to_write_them_gives_those_that_torch_wants(pair: tuple[Any, Any], data: st.DataObject) -> None:
     value, wanted = pair
     written = miswrite(value, wanted, data.draw)
-    module, inputs = OneInput(), ((value,), {})
+    module = OneInput()
+    inputs: Any = ((value,), {})
     fitted = fit_shapes(module, inputs, {"x": written})
     assert fitted is not None
     assert shapes_code(fitted) == shapes_code({"x": wanted})
@@ -120,7 +121,7 @@ def test_torch_takes_what_is_called_its_structure_and_refuses_what_is_not(
 ) -> None:
     value, wanted = pair
     written = miswrite(value, wanted, data.draw)
-    inputs = ((value,), {})
+    inputs: Any = ((value,), {})
     for shapes in ({"x": wanted}, {"x": written}):
         said = message_of_export(inputs, shapes)
         assert re.search("^$|Constraints violated|dynamic_shapes|mismatch", said)
@@ -135,7 +136,7 @@ class Several(nn.Module):
 
 
 X, D = torch.ones(3, 4), {0: ROWS}
-FITS = {
+FITS: dict[str, tuple[Any, Any, str]] = {
     "an argument that is left out": (((X, X), {}), {"a": D}, '{"a": R, "b": None}'),
     "trailing ones in a tuple": (((X, X), {}), (D,), '{"a": R, "b": None}'),
     "sizes of what is None": (((X, None), {}), {"a": D, "b": D}, '{"a": R, "b": None}'),
@@ -157,7 +158,7 @@ def test_what_is_meant_is_found(inputs: Any, shapes: Any, wanted: str) -> None:
     assert not has_structure_of_inputs(Several(), inputs, shapes) or code == shapes_code(shapes).replace("'", '"')
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[Any, Any]] = {
     "a name that forward has not": (((X,), {}), {"a": D, "c": D}),
     "more entries than arguments": (((X,), {}), (D, D)),
     "a dimension that the tensor has not": (((X,), {}), {"a": {2: ROWS}}),

@@ -10,7 +10,10 @@ from exportdoctor.core.failure.finding import Finding
 
 _FUNCTIONS = {
     "sqrt": "({0}) ** 0.5",
-    **dict.fromkeys(("log", "log2", "log10", "exp", "sin", "cos", "tanh"), "torch.scalar_tensor({0}).{name}()"),
+    **dict.fromkeys(
+        ("log", "log2", "log10", "exp", "sin", "cos", "tanh"),
+        "torch.scalar_tensor({0}, dtype=torch.float64).{name}()",
+    ),
     **dict.fromkeys(("arange", "zeros", "ones", "full", "linspace", "eye"), "torch.{name}"),
 }
 """What to write for functions of numpy and of Python's `math` that are called with a size."""
@@ -26,6 +29,7 @@ _OPT_EINSUM = (
     "three or more operands where it is installed, makes fixed numbers of their sizes."
 )
 _IN_PLACE = {ast.Add: "add_", ast.Sub: "sub_", ast.Mult: "mul_", ast.Div: "div_", ast.Pow: "pow_"}
+_ROUNDS = frozenset({"ceil", "floor", "trunc", "round", "int"})
 _MAKES_TEXT = frozenset({"str", "repr", "format"})
 
 
@@ -251,6 +255,8 @@ def size_as_number(finding: Finding) -> str:
         library = "math" if owner == "math" else "numpy"
         known = name in _FUNCTIONS and (library == "numpy" or name not in {"arange", "zeros", "ones"})
         why = f"{library} takes a size as a fixed number"
+        if known and "scalar_tensor" in _FUNCTIONS[name] and (whole := _rounding_of(finding, call)):
+            return f"Compute `{whole}` outside of the model, and pass it in: {why}."
         if known:
             instead = _FUNCTIONS[name].format(ast.unparse(call.args[0]), name=name)
             return f"Write `{_plain(instead)}` in place of `{owner}.{name}`: {why}."
@@ -258,6 +264,15 @@ def size_as_number(finding: Finding) -> str:
             return f"Compute it without `{owner}.{name}`, with Python's operators or functions of torch: {why}."
     inside = finding.guard is not None and "opt_einsum/" in finding.guard.file
     return _OPT_EINSUM if inside else _fixed_by_python(finding) or _fixed_by_opt_einsum(finding)
+
+
+def _rounding_of(finding: Finding, call: ast.Call) -> str:
+    """The expression around the call that rounds what it gives, so that it may be a size; empty where there is none."""
+    for outer in _calls(finding):
+        name = ast.unparse(outer.func).rpartition(".")[2]
+        if name in _ROUNDS and ast.unparse(call) in map(ast.unparse, outer.args):
+            return ast.unparse(outer)
+    return ""
 
 
 def flag_of_sizes(finding: Finding, name: str) -> str:

@@ -1,0 +1,201 @@
+"""Functions of `math` and of numpy take a size for a plain number, which fixes it. Here what they give is symbolic.
+
+A root is a power, which torch keeps symbolic. For a logarithm, an exponential or an angle function torch has no symbol
+that a program may hold: these are computed by a tensor of one float64, whose value the program reads.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from exportdoctor.core.patch_attribute import patch_item
+from exportdoctor.shims.cure_pattern import Cure
+from exportdoctor.shims.export_call import ExportCall
+from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+from exportdoctor.shims.rules.code_swap import user_functions
+from exportdoctor.shims.rules.number_types import asks_for_type, symbolic_numbers
+from exportdoctor.shims.rules.whole_numbers import symbolic_int
+
+_BY_TENSOR = (
+    "log", "log2", "log10", "log1p", "exp", "exp2", "expm1", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin",
+    "acos", "atan", "asinh", "acosh", "atanh", "erf",
+)  # fmt: skip
+"""Names that `math` and `torch.Tensor` share; numpy has most of them."""
+
+
+def _is_symbolic(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.SymInt | torch.SymFloat)
+
+
+def _of_tensor(name: str, value: Any) -> Any:
+    import torch
+
+    return getattr(torch.scalar_tensor(value, dtype=torch.float64, device="cpu"), name)().item()
+
+
+def _log(value: Any, *base: Any) -> Any:
+    found = _of_tensor("log", value) if _is_symbolic(value) else math.log(value)
+    for one in base:
+        found = found / (_of_tensor("log", one) if _is_symbolic(one) else math.log(one))
+    return found
+
+
+def _power(value: Any, exponent: Any) -> Any:
+    import torch
+
+    return torch.sym_float(value) ** exponent
+
+
+def _whole(rounded: Callable[[Any], Any], value: Any) -> Any:
+    """As numpy rounds: the result is a float."""
+    import torch
+
+    return torch.sym_float(rounded(value))
+
+
+_BOTH: Mapping[str, Callable[..., Any]] = {
+    **{name: partial(_of_tensor, name) for name in _BY_TENSOR},
+    "sqrt": lambda value: value**0.5,
+    "degrees": lambda value: value * (180 / math.pi),
+    "radians": lambda value: value * (math.pi / 180),
+    "fabs": abs,
+}
+_OF_MATH: Mapping[str, Callable[..., Any]] = {
+    **_BOTH,
+    "log": _log,
+    "pow": _power,
+    "isqrt": lambda value: math.trunc(value**0.5),
+    "prod": math.prod,
+}
+_OF_NUMPY: Mapping[str, Callable[..., Any]] = {
+    **_BOTH,
+    "arcsin": _BOTH["asin"],
+    "arccos": _BOTH["acos"],
+    "arctan": _BOTH["atan"],
+    "power": operator.pow,
+    "square": lambda value: value * value,
+    "absolute": abs,
+    "abs": abs,
+    "prod": math.prod,
+    "ceil": partial(_whole, math.ceil),
+    "floor": partial(_whole, math.floor),
+    "trunc": partial(_whole, math.trunc),
+}
+
+
+def _known_functions() -> dict[str, Mapping[str, Callable[..., Any]]]:
+    """For each library that is loaded, what computes the functions that take sizes."""
+    found = {"math": _OF_MATH}
+    if "numpy" in sys.modules:
+        found["numpy"] = _OF_NUMPY
+    return found
+
+
+class _Symbolic:
+    """A function that computes symbolic numbers by another."""
+
+    def __init__(self, plain: Callable[..., Any], symbolic: Callable[..., Any]) -> None:
+        self.plain, self.symbolic = plain, symbolic
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        inner = args[0] if len(args) == 1 and isinstance(args[0], list | tuple) else args
+        if kwargs or not any(map(_is_symbolic, inner)):
+            return self.plain(*args, **kwargs)
+        return self.symbolic(*args)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.plain, name)
+
+
+class _Library:
+    """A module whose functions take symbolic numbers."""
+
+    def __init__(self, library: ModuleType, functions: Mapping[str, Any]) -> None:
+        self._library, self._functions = library, functions
+
+    def __getattr__(self, name: str) -> Any:
+        return self._functions[name] if name in self._functions else getattr(self._library, name)
+
+
+def _replacements() -> dict[int, Any]:
+    """What stands for a library or one of its functions, by identity."""
+    found: dict[int, Any] = {}
+    for name, symbolic in _known_functions().items():
+        library = sys.modules[name]
+        functions = {
+            one: _Symbolic(getattr(library, one), other) for one, other in symbolic.items() if hasattr(library, one)
+        }
+        found[id(library)] = _Library(library, functions)
+        found.update((id(function.plain), function) for function in functions.values())
+    return found
+
+
+def _find_names(call: ExportCall) -> list[tuple[dict[str, Any], str, Any]]:
+    """The names of the user's modules under which one of them is known, with what stands for it there. None of a file
+    in which a function asks for types of numbers."""
+    namespaces: dict[int, dict[str, Any]] = {}
+    asking = set[int]()
+    for function in user_functions(call, lambda code: code.co_name != "__init__"):
+        namespaces[id(function.__globals__)] = function.__globals__
+        if asks_for_type(function.__code__):
+            asking.add(id(function.__globals__))
+    instead = _replacements()
+    return [
+        (names, name, instead[id(value)])
+        for place, names in namespaces.items()
+        if place not in asking
+        for name, value in names.items()
+        if id(value) in instead
+    ]
+
+
+@contextmanager
+def _enter(call: ExportCall) -> Iterator[ExportCall]:
+    found = _find_names(call)
+    if not found:
+        raise NotApplicable("no file of the modules has `math` or numpy, or one that has asks for types of numbers")
+    with ExitStack() as stack:
+        stack.enter_context(symbolic_numbers(call))
+        # what is computed is often rounded at once
+        stack.enter_context(symbolic_int((names for names, _, _ in found), fractions=True))
+        for names, name, value in found:
+            stack.enter_context(patch_item(names, name, value))
+        yield call
+
+
+SHIM = Shim(
+    id="math-of-sizes",
+    title="Keeps what `math` and numpy compute from a size symbolic: `math.sqrt(n)` is `n ** 0.5`",
+    soundness="exact",
+    enter=_enter,
+    does=(
+        "Functions of `math` and numpy ask for a plain number, which fixes a size. Here a root of a size is a power, "
+        "and a logarithm, an exponential or an angle function of it is computed by a tensor of one float64, whose "
+        "value the program reads. Products and roundings by numpy become those of Python, and `int` of such a number "
+        "is its whole part."
+    ),
+    cures=(
+        Cure(kinds=("dynamic_dim_specialised",)),
+        Cure(kinds=("data_dependent_value", "data_dependent_guard", "python_error"), where=r"\b(?:math|np|numpy)\."),
+    ),
+    needs={"torch": ">=2.8"},
+    link="https://docs.pytorch.org/docs/stable/export.html#data-and-shape-dependent-control-flow",
+    retire="torch.export traces functions of math on sizes",
+    rank=23,
+    replaces=(
+        Replacement(
+            target="the functions that ask math or numpy for a number",
+            before="scores = scores / math.sqrt(keys.shape[1])\n",
+            after="scores = scores / keys.shape[1] ** 0.5\n",
+        ),
+    ),
+)
