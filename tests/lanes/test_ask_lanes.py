@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,8 +20,8 @@ from exportdoctor.core.run.events import RunStarted
 from exportdoctor.core.run.lane_matrix import FailureName, LaneAnswer, LaneMatrix, rows_of
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.versions import installed_version
-from exportdoctor.lanes.lane import LaneSpec
-from exportdoctor.lanes.lane_questions import _script_answer
+from exportdoctor.lanes.lane import LaneSpec, here
+from exportdoctor.lanes.lane_questions import _script_answer, ask_script
 from exportdoctor.report.canvas import Style
 from exportdoctor.report.matrix_tables import MATRIX_FORMS, render_matrix
 from exportdoctor.store.run_folder import RunFolder
@@ -42,6 +43,27 @@ OUTSIDE = 'Traceback (most recent call last):\n  File "/x/transformers/__init__.
 )
 def test_a_script_that_does_not_reach_an_export_says_nothing(code: int, output: str, wanted: LaneAnswer) -> None:
     assert _script_answer(code, output) == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("class M: ...", "it ends without an error, and exports nothing: the script does not name `export`"),
+        (
+            "import neighbour",
+            "fails before any export: ModuleNotFoundError: No module named 'neighbour' (it runs as a copy, in an empty "
+            "folder)",
+        ),
+        pytest.param(
+            "import time; time.sleep(60)  # export",
+            "it was stopped: it waited for 5 s and computed nothing",
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_a_script_that_shows_nothing_is_unknown(script: str, said: str) -> None:
+    assert ask_script(script, here(), keep=False) == LaneAnswer(unknown=said)
 
 
 def name(exception: str, message: str) -> FailureName:
@@ -150,8 +172,14 @@ def test_what_cannot_be_asked_is_refused_before_any_lane_is_made(tmp_path: Path)
     with RunFolder.create(tmp_path / "empty") as folder:
         target = TargetRef(ref="m.py:build", parts=(), options=BuildOptions())
         folder.append(RunStarted(run="empty", target=target, options=ScanOptions(), version="0"))
-    for asked in ("nowhere.py:build", "no-such-model", "empty"):
-        code, said = run(tmp_path, asked)
-        assert code == 2
+    for place in ("lost", "torn"):
+        shutil.copytree(tmp_path / "empty", tmp_path / place)
+    (tmp_path / "lost" / "events.jsonl").rename(tmp_path / "lost" / "report.json")
+    (tmp_path / "torn" / "events.jsonl").write_bytes(b"\0" * 20 + b"\n")
+    asked = {"nowhere.py:build": "", "no-such-model": "", "empty": "", "torn": "was not written by exportdoctor", "lost": "is not beside it"}
+    for one, why in asked.items():
+        code, said = run(tmp_path, one)
+        assert code in (2, 3)
         assert said["said"].count("\n") == 1
+        assert why in said["said"]
     assert not (tmp_path / "home" / "cache" / "lanes").exists()

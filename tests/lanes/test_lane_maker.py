@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -57,7 +58,14 @@ def test_a_lane_holds_what_differs_and_is_made_once(offline: dict[str, str], tmp
     assert (folder / "oddity.py").read_text() == "__version__ = '1.0.1'\n"
     assert run(offline, "make", "--with", "oddity=1.0.1") == (0, [made])
     assert run(offline, "prune") == (0, [])
-    assert run(offline, "prune", "--all")[1] == [made]
+    shutil.rmtree(folder)
+    assert [lane["state"] for lane in run(offline, "list")[1]] == ["damaged"]
+    code, [again] = run(offline, "make", "--with", "oddity=1.0.1")
+    assert (code, again["state"], (folder / "oddity.py").is_file()) == (0, "ready", True)
+    next(folder.glob("oddity-*.dist-info")).rename(folder / "oddity-1.0.1.lost")
+    assert [lane["state"] for lane in run(offline, "prune")[1]] == ["damaged"]
+    assert run(offline, "make", "--with", "oddity=1.0.1")[0] == 0
+    assert [lane["state"] for lane in run(offline, "prune", "--all")[1]] == ["ready"]
     assert run(offline, "list") == (0, [])
     assert not folder.exists()
 

@@ -11,10 +11,12 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Literal
 
 import msgspec
+from packaging.utils import canonicalize_name
 
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import ExportdoctorError, UsageError
@@ -27,7 +29,7 @@ FAILED = ".failed.json"
 DRAFT = ".making-"
 _MOST_NAMED, _LONGEST_NAME = 6, 100
 _BESIDE_TORCH = ("transformers", "onnx", "onnxscript", "onnxruntime")
-LaneState = Literal["ready", "failed", "elsewhere"]
+LaneState = Literal["ready", "failed", "damaged", "elsewhere"]
 
 
 class LaneSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,10 +87,24 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def state(self) -> LaneState:
-        """`elsewhere`: made for another environment, or for this one before it was changed."""
+        """`elsewhere`: made for another environment, or for this one before it was changed; `damaged`: what was
+        installed is not all there any more."""
         if self.reason:
             return "failed"
+        if not self.is_whole:
+            return "damaged"
         return "ready" if self.name == self.spec.name else "elsewhere"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the packages that were installed are there, in their versions."""
+        folder = self.packages_folder
+        if folder is None:
+            return True
+        found = {canonicalize_name(one.name): one.version for one in distributions(path=[str(folder)])}
+        wanted = (pin.partition("==") for pin in self.pins)
+        held = all(_same_release(found.get(canonicalize_name(name)), version) for name, _, version in wanted)
+        return held and Path(self.python).exists()
 
     @property
     def python(self) -> str:
@@ -151,8 +167,12 @@ def spec_of(given: Mapping[str, str]) -> LaneSpec:
 
 
 def _is_here(name: str, version: str) -> bool:
-    found = installed_version(name)
-    return version in (found, found.partition("+")[0])
+    return _same_release(installed_version(name), version)
+
+
+def _same_release(found: str | None, version: str) -> bool:
+    """Whether that is the version, or a build of it."""
+    return found is not None and version in (found, found.partition("+")[0])
 
 
 def size_of(folder: Path) -> int:

@@ -21,6 +21,7 @@ from exportdoctor.lanes.lane import (
     RECORD,
     Lane,
     LaneSpec,
+    LaneState,
     here,
     lanes_root,
     list_lanes,
@@ -45,7 +46,10 @@ def make_lane(spec: LaneSpec, tell: Callable[[str], None]) -> Lane:
     make_folder(root)
     with _hold(root / f"{name}.lock", tell):
         if (found := read_lane(root / name / RECORD)) is not None:
-            return found
+            if found.is_whole:
+                return found
+            tell(f"the lane {spec.title} is damaged, and is made again")
+            shutil.rmtree(root / name, ignore_errors=True)
         failed = root / f"{name}{FAILED}"
         if name in _tried and (found := read_lane(failed)) is not None:
             return found
@@ -72,10 +76,11 @@ def make_lane(spec: LaneSpec, tell: Callable[[str], None]) -> Lane:
     return lane
 
 
-def prune_lanes(*, everything: bool) -> list[Lane]:
-    """Delete lanes that failed or were made for another environment, or all; and drafts that nobody works on."""
-    gone = [lane for lane in list_lanes() if everything or lane.state != "ready"]
-    for lane in gone:
+def prune_lanes(*, everything: bool) -> list[tuple[LaneState, Lane]]:
+    """Delete lanes that failed, are damaged or were made for another environment, or all; and drafts that nobody works
+    on. Returns the lanes that are gone, each with the state that it was in."""
+    gone = [(state, lane) for lane in list_lanes() if (state := lane.state) != "ready" or everything]
+    for _, lane in gone:
         with _hold(lanes_root() / f"{lane.name}.lock", lambda _: None):
             shutil.rmtree(lane.folder, ignore_errors=True)
             (lanes_root() / f"{lane.name}{FAILED}").unlink(missing_ok=True)

@@ -22,7 +22,7 @@ from exportdoctor.core.versions import SUPPORTED_VERSIONS, is_in_range
 from exportdoctor.lanes.lane import Lane, lanes_root
 from exportdoctor.process.group import die_with_parent, name_exit
 from exportdoctor.process.interpreter import carry, command_in
-from exportdoctor.process.supervise import Limits, run_within
+from exportdoctor.process.supervise import KillReason, Limits, run_within
 from exportdoctor.store.atomic_write import make_folder, replace_file
 from exportdoctor.store.digest import surroundings
 from exportdoctor.store.places import new_run_id
@@ -58,10 +58,12 @@ def ask_script(script: str, lane: Lane, *, keep: bool, again: bool = False) -> L
             )
         output = errors.read_text(errors="replace")
     if killed is not None:
-        return LaneAnswer(unknown=f"ended at its limit: {killed.status}")
+        return LaneAnswer(unknown=f"it was stopped: {_limit_of(killed)}")
     if code == -signal.SIGKILL:
         return LaneAnswer(unknown="it was killed from outside")
     answer = _script_answer(code, output)
+    if answer == LaneAnswer() and "export" not in script:
+        return LaneAnswer(unknown="it ends without an error, and exports nothing: the script does not name `export`")
     if keep:
         make_folder(file.parent)
         replace_file(file, encode(answer))
@@ -138,10 +140,23 @@ def _script_answer(code: int, output: str) -> LaneAnswer:
         return LaneAnswer(unknown=f"ended with exit code {code} and no exception")
     exception, message = exception_in_text(output)
     if not _OF_AN_EXPORT.search(output):
-        return LaneAnswer(unknown=f"fails before any export: {exception}: {first_line(message, 160)}")
+        alone = " (it runs as a copy, in an empty folder)" if exception == "ModuleNotFoundError" else ""
+        return LaneAnswer(unknown=f"fails before any export: {exception}: {first_line(message, 160)}{alone}")
     places = (_place(file, int(line)) for file, line in _FRAME.findall(output))
     stack = tuple(dict.fromkeys(place for place in places if place is not None))
     return LaneAnswer(failures=(FailureName(exception=exception, message=message, stack=stack),))
+
+
+def _limit_of(killed: KillReason) -> str:
+    match killed.signal:
+        case "hang":
+            return f"it waited for {IDLE_ATTEMPT:g} s and computed nothing"
+        case "time-out":
+            return f"it ran for {SCRIPT_SECONDS:g} s"
+        case "out of memory":
+            return f"it took {killed.memory_mb:,.0f} MiB, more than {SCRIPT_MB:,.0f} MiB"
+        case signal_name:
+            return signal_name
 
 
 def _place(file: str, line: int) -> StackLine | None:

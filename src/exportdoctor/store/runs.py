@@ -18,6 +18,7 @@ from exportdoctor.store import journal
 from exportdoctor.store.atomic_write import replace_file
 from exportdoctor.store.lock import is_held
 from exportdoctor.store.places import runs_root
+from exportdoctor.store.run_folder import REPORT
 
 RunStatus = Literal["finished", "running", "error", "cut off", "unreadable"]
 _ELSEWHERE = ".path"  # a run with --out leaves a file `<run>.path` here that says where it is
@@ -75,6 +76,9 @@ def find_run(which: str | None = None, root: Path | None = None) -> Path:
     """
     if which is not None and (Path(which) / journal.NAME).is_file():
         return Path(which)
+    if which is not None and (left := _left_of_run(Path(which))):
+        hint = f"Copy the whole folder of the run, with {journal.NAME}, or scan again"
+        raise UsageError(f"{left} is the report of a run, and {journal.NAME} is not beside it", hint=hint)
     runs = _newest_first(root)
     if which is None:
         if not runs:
@@ -87,6 +91,12 @@ def find_run(which: str | None = None, root: Path | None = None) -> Path:
         names = ", ".join(run for run, _ in matches[:4]) + (", …" if len(matches) > 4 else "")
         raise UsageError(f"{which!r} matches {len(matches)} runs: {names}", hint="Type more of the id")
     return matches[0][1]
+
+
+def _left_of_run(path: Path) -> str:
+    """The file in which a run's report is, if the path is one, or a folder that has one."""
+    found = path / REPORT if path.is_dir() else path
+    return str(found) if found.name == REPORT and found.is_file() else ""
 
 
 def read_run(path: Path) -> StoredRun:

@@ -15,11 +15,11 @@ from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.terminal import table_style, write_out
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import ExitCode
-from exportdoctor.lanes.lane import Lane, list_lanes
+from exportdoctor.lanes.lane import Lane, LaneState, list_lanes
 from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas, Span
 
-_COLOURS = {"ready": "green", "failed": "red", "elsewhere": "yellow"}
+_COLOURS = {"ready": "green", "failed": "red", "damaged": "red", "elsewhere": "yellow"}
 
 
 @click.group(context_settings=CONTEXT)
@@ -41,7 +41,7 @@ def make_lanes(as_json: bool, **given: Any) -> int:
     from exportdoctor.lanes.lane_maker import make_lane
 
     made = [make_lane(spec, print_line) for spec in lane_specs(given)]
-    _print(made, as_json)
+    _print([(lane.state, lane) for lane in made], as_json)
     return ExitCode.FINDINGS if any(lane.reason for lane in made) else ExitCode.EXPORTS
 
 
@@ -50,7 +50,7 @@ def make_lanes(as_json: bool, **given: Any) -> int:
 @JSON
 def list_all(as_json: bool) -> int:
     """List the lanes with their sizes."""
-    _print(list_lanes(), as_json)
+    _print([(lane.state, lane) for lane in list_lanes()], as_json)
     return ExitCode.EXPORTS
 
 
@@ -59,28 +59,32 @@ def list_all(as_json: bool) -> int:
 @PYTHON
 @JSON
 def prune(everything: bool, as_json: bool) -> int:
-    """Delete lanes that failed, and those of other environments or of this one before it was changed."""
+    """Delete lanes that failed or are damaged, and those of other environments or of this one before it was changed."""
     from exportdoctor.lanes.lane_maker import prune_lanes
 
-    _print(prune_lanes(everything=everything), as_json)
+    gone = prune_lanes(everything=everything)
+    if gone or as_json:
+        _print(gone, as_json, deleted=True)
+    else:
+        click.echo("no lane was deleted")
     return ExitCode.EXPORTS
 
 
-def _print(found: list[Lane], as_json: bool) -> None:
+def _print(found: list[tuple[LaneState, Lane]], as_json: bool, *, deleted: bool = False) -> None:
     if as_json:
-        write_out(pretty([LaneRow(state=lane.state, lane=lane) for lane in found]).decode())
+        write_out(pretty([LaneRow(state=state, lane=lane) for state, lane in found]).decode())
     elif found:
         canvas = Canvas(table_style(sys.stdout))
-        canvas.table([_cells(lane) for lane in found])
+        canvas.table([_cells(lane, state, deleted=deleted) for state, lane in found])
         write_out(canvas.text())
     else:
         click.echo(wording.no_lanes())
 
 
-def _cells(lane: Lane) -> tuple[Span, ...]:
+def _cells(lane: Lane, state: LaneState, *, deleted: bool) -> tuple[Span, ...]:
     return (
         Span(wording.plain(lane.spec.title), "bold"),
-        Span(lane.state, _COLOURS[lane.state]),
+        Span(f"{state}, deleted" if deleted else state, _COLOURS[state]),
         Span(f"{lane.size / 2**20:,.0f} MiB" if lane.size else "", "dim"),
         Span(wording.plain(lane.reason or ", ".join(lane.pins))),
     )

@@ -15,7 +15,7 @@ from exportdoctor.cli.options import CONTEXT, QUIET
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import style_of, write_out
-from exportdoctor.core.errors import ExitCode, ExportdoctorError, UsageError
+from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.report.matrix_tables import MATRIX_FORMS, render_matrix
 from exportdoctor.store.runs import StoredRun, find_run, read_run, require_target
 
@@ -81,11 +81,12 @@ def note_scripts(run: StoredRun) -> None:
 
 
 def find_stored(asked: str) -> StoredRun | None:
-    """The run that this names, if it names one."""
+    """The run that this names, if it names one. Raises StoreError where that cannot be read."""
     try:
-        return read_run(find_run(asked))
-    except ExportdoctorError:
+        folder = find_run(asked)
+    except UsageError:
         return None
+    return read_run(folder)
 
 
 def target_words(asked: str, parts: tuple[str, ...], exporter: str) -> tuple[str, ...]:
