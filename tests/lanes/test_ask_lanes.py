@@ -176,7 +176,13 @@ def test_what_cannot_be_asked_is_refused_before_any_lane_is_made(tmp_path: Path)
         shutil.copytree(tmp_path / "empty", tmp_path / place)
     (tmp_path / "lost" / "events.jsonl").rename(tmp_path / "lost" / "report.json")
     (tmp_path / "torn" / "events.jsonl").write_bytes(b"\0" * 20 + b"\n")
-    asked = {"nowhere.py:build": "", "no-such-model": "", "empty": "", "torn": "was not written by exportdoctor", "lost": "is not beside it"}
+    asked = {
+        "nowhere.py:build": "",
+        "no-such-model": "",
+        "empty": "",
+        "torn": "was not written by exportdoctor",
+        "lost": "is not beside it",
+    }
     for one, why in asked.items():
         code, said = run(tmp_path, one)
         assert code in (2, 3)

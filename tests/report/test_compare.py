@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from exportdoctor.core.run.events import RunStarted
 from exportdoctor.core.run.report import Report
 from exportdoctor.core.run.run_state import fold
-from exportdoctor.report.comparison import compare_reports, render_comparison
+from exportdoctor.report.comparison import compare_reports, compare_runs, render_comparison
 from synthetic import qwen_scan
 
 
@@ -32,6 +33,21 @@ def test_runs_of_two_targets_say_so() -> None:
     ]
     assert f"target  name: {old.target.ref} → other.py:model" in " ".join(render_comparison(found).split("\n"))
     assert not compare_reports(old, old).target
+
+
+def test_runs_that_asked_for_other_things_say_so() -> None:
+    first, *rest = qwen_scan()
+    assert isinstance(first, RunStarted)
+    options = msgspec.structs.replace(first.options, exporter="torchscript", to="onnx", slow=3.0)
+    other = fold((msgspec.structs.replace(first, options=options), *rest))
+    found = compare_runs(fold((first, *rest)), other)
+    assert [(change.what, change.before, change.after) for change in found.target] == [
+        ("exporter", "export", "torchscript"),
+        ("to", first.options.to, "onnx"),
+        ("slow", "", "3.0"),
+    ]
+    assert "exporter: export → torchscript" in " ".join(render_comparison(found).split())
+    assert not compare_runs(other, other).target
 
 
 def test_a_finding_that_went_and_a_module_that_passes_now_are_named() -> None:

@@ -11,6 +11,7 @@ from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.identity import across_runs
 from exportdoctor.core.run.lane_matrix import FailureName
 from exportdoctor.core.run.report import PartRecord, Report
+from exportdoctor.core.run.run_state import RunState
 from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas, Style
 
@@ -29,7 +30,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """What differs from the first run to the second. Findings are named by part, module, place and exception.
 
-    `target`: what was scanned, where the runs are of two targets or of one that was built in two ways.
+    `target`: what was scanned and how, where the runs are of two targets, of one that was built in two ways, or were
+    asked for in two ways.
     `findings_moved` are the same failure in the same function, of which the line or the message is another.
     `only` are submodules beside which one run scanned nothing of their part: there what was not tried is left out.
     `unfinished` are runs that did not come to their end: what they have not asked is left out as well.
@@ -53,6 +55,23 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         """Whether parts, modules and findings are as they were, which only runs that came to their end show."""
         found = self.findings_gone or self.findings_new or self.findings_moved
         return not (self.parts or self.modules or found or self.unfinished)
+
+
+def compare_runs(before: RunState, after: RunState) -> Comparison:
+    """The differences of two runs, with what was asked for in another way."""
+    found = compare_reports(before.report(), after.report())
+    return msgspec.structs.replace(found, target=(*found.target, *_changes(_asked(before), _asked(after))))
+
+
+def _asked(state: RunState) -> dict[str, str]:
+    """The options of a scan on which its verdicts depend."""
+    if state.started is None:
+        return {}
+    options = state.started.options
+    asked = {"exporter": options.exporter, "to": options.to, "modules": ", ".join(options.modules)}
+    limits = {"slow": options.slow, "heavy": options.heavy}
+    shims = {"shim files": ", ".join(options.shim_files), "allow": ", ".join(options.allow)}
+    return {**asked, **{name: str(limit or "") for name, limit in limits.items()}, **shims}
 
 
 def compare_reports(before: Report, after: Report) -> Comparison:

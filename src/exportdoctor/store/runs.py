@@ -72,13 +72,13 @@ def run_ids() -> tuple[str, ...]:
 def find_run(which: str | None = None, root: Path | None = None) -> Path:
     """The folder of the run that `which` names: a path, an id, the start of one; None: the newest not refused.
 
-    Raises UsageError where there is none, or more than one.
+    Raises UsageError where there is none, or more than one, StoreError where only its report is left.
     """
     if which is not None and (Path(which) / journal.NAME).is_file():
         return Path(which)
     if which is not None and (left := _left_of_run(Path(which))):
         hint = f"Copy the whole folder of the run, with {journal.NAME}, or scan again"
-        raise UsageError(f"{left} is the report of a run, and {journal.NAME} is not beside it", hint=hint)
+        raise StoreError(f"{left} is the report of a run, and {journal.NAME} is not beside it", hint=hint)
     runs = _newest_first(root)
     if which is None:
         if not runs:

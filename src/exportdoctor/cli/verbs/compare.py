@@ -11,7 +11,7 @@ from exportdoctor.cli.options import CONTEXT, JSON
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import ExitCode
-from exportdoctor.report.comparison import compare_reports, render_comparison
+from exportdoctor.report.comparison import compare_runs, render_comparison
 from exportdoctor.store.runs import find_run, read_run
 
 
@@ -26,6 +26,6 @@ def compare(before: str, after: str, as_json: bool) -> int:
 
     Exit code: 0 same verdicts and findings, 1 something changed, or a run did not end.
     """
-    found = compare_reports(*(read_run(find_run(run)).state.report() for run in (before, after)))
+    found = compare_runs(*(read_run(find_run(run)).state for run in (before, after)))
     write_out(pretty(found).decode() if as_json else render_comparison(found, style_of(sys.stdout)))
     return ExitCode.EXPORTS if found.same else ExitCode.FINDINGS

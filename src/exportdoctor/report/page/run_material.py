@@ -15,7 +15,7 @@ from exportdoctor.core.records.outcome import Frame, Outcome
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run import events as ev
 from exportdoctor.core.run.run_state import RunState
-from exportdoctor.report.comparison import Comparison, compare_reports
+from exportdoctor.report.comparison import Comparison, compare_runs
 from exportdoctor.report.source_lines import Excerpt, Sources
 
 _TAIL = 16_000  # bytes of a log
@@ -76,7 +76,7 @@ def gather_material(
         scripts={name: text for name, path in repros.items() if (text := _read(folder, path, last=_LONGEST_SCRIPT))},
         logs={name: text for name, path in logs.items() if (text := _read(folder, path, last=_TAIL))},
         sources=sources or Sources(),
-        comparison=compare_reports(before.report(), state.report()) if before is not None else None,
+        comparison=compare_runs(before, state) if before is not None else None,
     )
 
 
