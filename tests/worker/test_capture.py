@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -299,3 +300,13 @@ def test_a_submodule_that_takes_a_packed_sequence_is_asked_at_fixed_sizes() -> N
     assert not any(one.dynamic for one in facts["rnn"].calls[0].inputs)
     assert not facts["head"].at_fixed_sizes
     assert any(one.dynamic for one in facts["head"].calls[0].inputs)
+
+
+def test_hooks_do_not_use_up_the_depth_that_calls_may_have() -> None:
+    limit, deep = sys.getrecursionlimit(), nn.Linear(2, 2)
+    levels = limit // 5  # each takes three frames, and four with a hook
+    for _ in range(levels):
+        deep = nn.Sequential(deep)  # type: ignore[assignment]
+    calls = record_calls(deep, (torch.ones(1, 2),), {}, budget=CopyBudget())
+    assert len(calls) == levels + 1
+    assert sys.getrecursionlimit() == limit

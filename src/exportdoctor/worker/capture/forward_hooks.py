@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, nullcontext, suppress
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -125,7 +127,7 @@ def _record(
             if under_way:
                 under_way[-1].shapes.calls.append(close_call(begun.shapes, given, named, output))
 
-    with restore_afterwards(module), ExitStack() as stack:
+    with restore_afterwards(module), room_for_hooks(), ExitStack() as stack:
         # prepended, so that inputs are seen before hooks of the model's own change them: an export runs those again
         for child in module.modules():
             if isinstance(child, torch.jit.ScriptModule):
@@ -136,6 +138,18 @@ def _record(
         with behaviour.record() if behaviour is not None else nullcontext():
             module(*own_args, **own_kwargs)
     return calls
+
+
+@contextmanager
+def room_for_hooks() -> Iterator[None]:
+    """Within it calls may be nested deeper: a module with hooks takes four frames of Python where one without takes
+    three, and what a hook itself calls."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(limit + limit // 2 + 200)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def add_dims(first: dict[int, ModuleCalls], second: dict[int, ModuleCalls]) -> set[int]:
