@@ -14,6 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.export import Dim
 
 from exportdoctor.shims import ExportCall
 from exportdoctor.targets.built import BuiltPart, Inputs
@@ -188,6 +189,21 @@ def test_whole_numbers_are_drawn_by_what_they_mean_and_the_example_stays_as_it_i
     assert any(not some["flags"].item() for some in inputs)
     assert all(some["count"].item() > 0 for some in inputs)
     assert kwargs["count"].item() == 3
+
+
+def test_the_least_size_that_is_declared_is_drawn_with_those_that_follow_from_it() -> None:
+    rows, half = Dim("rows", min=3), Dim("half", min=4)
+    shapes = {"x": {0: rows, 1: 2 * half}, "y": {0: half, 1: Dim.DYNAMIC}}
+    call = ExportCall(module=Halves(), args=(torch.randn(7, 20), torch.randn(10, 3)), dynamic_shapes=shapes)
+    drawn = list(drawer_for(call, next(iter(cure_inputs(call)))).draw_least())
+    found = [[tuple(tensor.shape) for tensor in one.inputs[0]] for one in drawn]
+    assert found == [[(3, 20), (10, 3)], [(7, 8), (4, 3)]]
+    assert {one.kind for one in drawn} == {"sizes"}
+
+
+class Halves(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x[:, : y.shape[0]].sum() + y.sum()
 
 
 class Longest(nn.Module):

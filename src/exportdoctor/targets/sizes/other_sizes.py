@@ -69,6 +69,21 @@ def resize_inputs(
     return _grow(module, inputs, shapes, growths, least=least, chosen=chosen, following=following)
 
 
+def declared_least(module: nn.Module, inputs: Inputs, shapes: Any) -> tuple[int, ...]:
+    """For each group of dimensions that belong together, as `resize_inputs` numbers them, the least size that is
+    declared; 0 where none is."""
+    found: dict[Any, int] = {}
+
+    def visit(_: str, leaf: Any, spec: Any) -> Any:
+        for group, dim in zip(_groups(leaf, spec, frozenset()), dynamic_dims(leaf, spec).values(), strict=True):
+            least = getattr(getattr(dim, "root", dim), "min", None)
+            found[group] = max(found.get(group, 0), least or 0)
+        return leaf
+
+    map_inputs(visit, module, inputs, shapes)
+    return tuple(found.values())
+
+
 def following_sizes(known: Sequence[Inputs], module: nn.Module, shapes: Any) -> frozenset[int]:
     """The sizes of the first set's unnamed dynamic dimensions that are one more than others, in each set.
 

@@ -160,7 +160,12 @@ def shimmed_export(
     if not _gives_the_same(call, sets[0]):
         return tuple(rows)
     each_size = drawer.draw_each_size() if refuses else ()
-    drawn = (*each_size, *drawer.draw(), *_drawn_refused(drawer, program, ready, given, numbers=bool(probe.shims)))
+    drawn = (
+        *each_size,
+        *drawer.draw_least(),
+        *drawer.draw(),
+        *_drawn_refused(drawer, program, ready, given, numbers=bool(probe.shims)),
+    )
     asked, found, chance = hold(*drawn)
     wrong = next((place for place, row in enumerate(found) if not (row.holds or (may_refuse and row.refused))), None)
     if wrong is not None:

@@ -20,7 +20,7 @@ import torch
 from exportdoctor.core.records.outcome import SetKind
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import CallResult, copy_inputs
-from exportdoctor.targets.sizes.other_sizes import GROWTHS, same_shapes
+from exportdoctor.targets.sizes.other_sizes import GROWTHS, declared_least, same_shapes
 from exportdoctor.worker.prove.eager_trace import EagerTrace
 from exportdoctor.worker.prove.input_meaning import mask_among, meaning_of
 from exportdoctor.worker.prove.input_recipes import InputRecipes, Recipe
@@ -111,6 +111,15 @@ class SetDrawer:
         while it traces."""
         for place in range(_MOST_DIMENSIONS if self.shapes is not None else 0):
             one = self._try("size_one_or_zero", partial(self._recipes.with_size, place, 1))
+            if one is not None:
+                yield one
+
+    def draw_least(self) -> Iterator[InputSet]:
+        """For each dynamic dimension with a least size that is declared a set in which it, with those that go with it,
+        has that size: an assertion of the program may ask for more."""
+        declared = declared_least(self.module, self.known[0], self.shapes) if self.shapes is not None else ()
+        for place, least in enumerate(declared[:_MOST_DIMENSIONS]):
+            one = self._try("sizes", partial(self._recipes.with_size, place, least)) if least > 1 else None
             if one is not None:
                 yield one
 
