@@ -12,10 +12,11 @@ from exportdoctor.shims.rules.loop_steps import LoopStep, RowIndex
 from exportdoctor.shims.rules.made_code import call_of, load, thunk
 from exportdoctor.shims.rules.name_flow import OWN
 
-APPLIES, BEGINS, SCAN, TAKE, MIRROR, KEEP, JOIN, WRITE, VALUE = (
+APPLIES, BEGINS, SCAN, TAKE, MIRROR, KEEP, JOIN, WRITE, VALUE, NUMBERS = (
     f"{OWN}{name}"
     for name in (
         "applies", "begins", "steps", "rows_of", "start_from_end", "with_rows", "join", "write_rows", "value_of",
+        "numbers_of",
     )
 )  # fmt: skip
 """What rewritten code calls."""
@@ -92,16 +93,23 @@ class LoopCode:
     # --- the scan
 
     def _scan(self) -> list[ast.stmt]:
-        made, rows = [one.made for one in self.step.outputs], [one.name for one in self.step.inputs]
+        number = [self.step.number.name] if self.step.number is not None else []
+        made, rows = [one.made for one in self.step.outputs], [*(one.name for one in self.step.inputs), *number]
         state = _tuple(map(load, self.carried))
         results = ast.Return(ast.Tuple([state, _tuple(map(load, made))], ast.Load()))
         unpacked = [_unpack(self.carried, load(_STATE)), _unpack(rows, load(_ROWS))]
         arguments = ast.arguments([], [ast.arg(_STATE), ast.arg(_ROWS)], None, [], [], None, [])
         body = [*(one for names in unpacked for one in names), *self.body, results]
+        length, first = load(self._name("length")), [one.tensor for one in self.step.inputs[:1]]
         taken = _tuple(
-            call_of(TAKE, one.tensor, ast.Constant(one.place), start, load(self._name("length")), backwards)
-            for one in self.step.inputs
-            for start, backwards in [self._rows(one.tensor, one.place, one.row)]
+            (
+                *(
+                    call_of(TAKE, one.tensor, ast.Constant(one.place), start, length, backwards)
+                    for one in self.step.inputs
+                    for start, backwards in [self._rows(one.tensor, one.place, one.row)]
+                ),
+                *(call_of(NUMBERS, self._start, length, ast.Constant(self.header.backwards), *first) for _ in number),
+            )
         )
         run = call_of(SCAN, load(self._name("step")), state, taken, load(self._name("length")))
         return [

@@ -41,6 +41,13 @@ class StepInput:
 
 
 @dataclass(frozen=True)
+class StepNumber:
+    """The loop's index itself, which the step is given as a tensor of one whole number."""
+
+    name: str
+
+
+@dataclass(frozen=True)
 class StepOutput:
     """What a step computes for the list, or for the tensor along dimension `place`, that is called `name`. `is_first`
     says that a row becomes the first one of its list."""
@@ -61,6 +68,7 @@ class LoopStep:
     uses: NameUses
     inputs: list[StepInput] = field(default_factory=list)
     outputs: list[StepOutput] = field(default_factory=list)
+    number: StepNumber | None = None
 
     @property
     def ends(self) -> list[ast.expr]:
@@ -82,6 +90,11 @@ class LoopStep:
             return None
         reads = _RowReads(self, bound)
         made = [reads.visit(one) for one in made]
+        tensors = bound | {one.name for one in self.inputs}
+        numbers = _NumberReads(self.index, f"{OWN}number", tensors)
+        made = [numbers.visit(one) for one in made]
+        if numbers.found:
+            self.number = StepNumber(numbers.name)
         outside = {one.name for one in self.outputs}
         if bound & {name for one in self.ends for name in read_names(one)}:
             return None
@@ -140,6 +153,38 @@ class _RowReads(ast.NodeTransformer):
             return ast.copy_location(load(found.name), node)
         indices = parts[0] if len(parts) == 1 else ast.Tuple(parts, ast.Load())
         return ast.copy_location(ast.Subscript(load(found.name), indices, ast.Load()), node)
+
+
+class _NumberReads(ast.NodeTransformer):
+    """The index as a number beside a tensor, as in `state * (index + 1)`, becomes a tensor of one whole number: its
+    class decides nothing there. `tensors` are the names that the step makes or is given."""
+
+    def __init__(self, index: str, name: str, tensors: set[str]) -> None:
+        self.index, self.name, self.tensors, self.found = index, name, tensors, False
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        if isinstance(node.op, ast.Add | ast.Sub | ast.Mult | ast.Div):
+            for number, other in ((node.left, node.right), (node.right, node.left)):
+                names = {*read_names(other)}
+                if _is_number_of(number, self.index) and names & self.tensors and self.index not in names:
+                    for one in ast.walk(number):
+                        if isinstance(one, ast.Name):
+                            one.id = self.name
+                    self.found = True
+                    return node
+        return self.generic_visit(node)
+
+
+def _is_number_of(node: ast.expr, index: str) -> bool:
+    """Whether it is the index, or a sum or a product of it and whole numbers of the code."""
+    match node:
+        case ast.Name(id=name):
+            return name == index
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult(), right=right):
+            of_index = [_is_number_of(one, index) for one in (left, right)]
+            whole = [isinstance(one, ast.Constant) and type(one.value) is int for one in (left, right)]
+            return any(of_index) and all(one or other for one, other in zip(of_index, whole, strict=True))
+    return False
 
 
 # --- indices

@@ -23,6 +23,7 @@ from exportdoctor.shims.rules.loop_code import (
     JOIN,
     KEEP,
     MIRROR,
+    NUMBERS,
     SCAN,
     TAKE,
     VALUE,
@@ -135,6 +136,14 @@ def rows_of(tensor: Any, place: int, start: Any, length: Any, backwards: bool) -
     return rows.flip(0) if backwards else rows
 
 
+def numbers_of(start: Any, length: Any, backwards: bool, beside: Any = None) -> Any:
+    """The numbers of the steps in their order, on the device of what is read `beside` them."""
+    import torch
+
+    numbers = torch.arange(length, device=getattr(beside, "device", None)) + start
+    return numbers.flip(0) if backwards else numbers
+
+
 def scan(step: Callable[[Any, Any], Any], state: Sequence[Any], rows: Sequence[Any], length: Any) -> tuple[Any, Any]:
     """The state after all steps, and the rows that they computed."""
     import torch
@@ -214,7 +223,7 @@ JOINS = _Joins()
 NAMES: dict[str, Any] = {
     APPLIES: scan_applies, SCAN: scan, TAKE: rows_of, KEEP: with_rows, JOIN: JOINS, WRITE: write_rows, VALUE: value_of,
     SOURCE: rows_first, COUNT: count_of, BEGINS: begins_plainly, MIRROR: start_from_end, WITH_ITEM: with_item,
-    UPDATED: with_update,
+    UPDATED: with_update, NUMBERS: numbers_of,
 }  # fmt: skip
 
 
