@@ -63,6 +63,22 @@ class Skipping(nn.Module):
         return total
 
 
+class Halting(nn.Module):
+    """It counts its steps, and weighs by their number."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        total, steps, weight = x * 0, 0, 1.0
+        for _ in range(4):
+            total = torch.tanh(total + x * weight)
+            steps += 1
+            if total.abs().mean() > 0.5:
+                weight *= 0.5
+            if total.max() > 0.9:
+                break
+            weight -= 0.1
+        return total / steps, torch.full((x.shape[0],), steps)
+
+
 class TwoLoops(nn.Module):
     """Both have one index."""
 
@@ -85,7 +101,7 @@ def inputs() -> list[Tensor]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [Newton, Confident, Skipping, TwoLoops])
+@pytest.mark.parametrize("make", [Newton, Confident, Skipping, Halting, TwoLoops])
 def test_the_program_answers_as_eager_wherever_the_loop_is_left(make: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
     module = make()

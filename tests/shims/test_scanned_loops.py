@@ -249,7 +249,8 @@ UNFIT = ("x[:, i] * i ** 2", "x[:, i - 2]")
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
-    st.sampled_from(["x[:, i]", "x[:, i] * scale + y[:, :, i]", "helper(y[:, :, i], scale)", "(x[:, i] * i)", "x[:, i] * i ** 2",
+    st.sampled_from(["x[:, i]", "x[:, i] * scale + y[:, :, i]", "helper(y[:, :, i], scale)", "(x[:, i] * i)",
+                     "x[:, i] * i ** 2",
                      "y[:, :, i : i + 1].squeeze(-1).cumsum(0)", "x[:, i - 2]"]),
     st.sampled_from(["{}", "({}) * 2 + i", "(i, {}, torch.stack([i], 0))", "{} if i.sum() > 0 else -i"]),
     st.sampled_from(["torch.stack([{} for i in range(x.shape[1])], dim=-1)", "torch.stack([{} for i in range(1, 4)])",

@@ -24,6 +24,7 @@ from exportdoctor.shims.rules.loop_exits import LoopExits, asks_for_flags
 from exportdoctor.shims.rules.merge_branches import MergedBranches, OpenConditions
 from exportdoctor.shims.rules.name_flow import READS_ALL_NAMES
 from exportdoctor.shims.rules.observed_rewrite import run_rewritten
+from exportdoctor.shims.rules.own_tensors import write_counters_as_bindings
 from exportdoctor.shims.rules.pure_code import Purity
 
 
@@ -34,6 +35,7 @@ def rewrite_branches(
     node = definition_of(function)
     if node is None or READS_ALL_NAMES & {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}:
         return None
+    write_counters_as_bindings(node)
     # where a condition begins below its `if`, Python names the line of the `if` as the one that asks
     conditions = (one for one in ast.walk(node) if isinstance(one, ast.If | ast.IfExp) and one.lineno in lines)
     lines |= {one.test.lineno for one in conditions}

@@ -1,4 +1,5 @@
-"""Tensors that a function makes for itself and adds to in a loop: `total += row` gives `total` a new value.
+"""Tensors that a function makes for itself and adds to in a loop, and counters: `total += row` gives `total` a new
+value.
 
 Only where nothing else can see what is written into the tensor: no other name stands for its memory.
 """
@@ -51,6 +52,33 @@ def write_updates_as_bindings(function: ast.FunctionDef, purity: Purity) -> None
     own = {name for name in names if _is_own(name, function, loops, parents, purity)}
     for loop in loops:
         _Updates(own).visit(loop)
+
+
+def write_counters_as_bindings(function: ast.FunctionDef) -> None:
+    """Write `count += 1` as `count = count + 1` where the name has nothing but numbers of the code."""
+    numbers = {id(name) for one in ast.walk(function) for name in made_by(one, _is_number).values()}
+    updates = [one for one in ast.walk(function) if isinstance(one, ast.AugAssign) and _is_number(one.value)]
+    updated = {id(one.target) for one in updates}
+    others = {one.id for one in stored_names(function) if id(one) not in numbers | updated}
+    given = {one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)}
+    whole = {name for one in ast.walk(function) if isinstance(one, ast.Global) for name in one.names}
+    _Counting(others | given | whole | names_in_other_scopes(function)).visit(function)
+
+
+class _Counting(ast.NodeTransformer):
+    def __init__(self, others: set[str]) -> None:
+        self.others = others
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
+        if not (isinstance(node.target, ast.Name) and _is_number(node.value)) or node.target.id in self.others:
+            return node
+        value = ast.BinOp(load(node.target.id), node.op, node.value)
+        made = ast.Assign([ast.Name(node.target.id, ast.Store())], value)
+        return ast.fix_missing_locations(ast.copy_location(made, node))
+
+
+def _is_number(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) in (int, float)
 
 
 def _is_own(
