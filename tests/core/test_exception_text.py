@@ -27,3 +27,14 @@ def test_what_an_exception_comes_of_is_known_whatever_its_class_says() -> None:
     BaseException.__dict__["__context__"].__set__(error, ValueError("first"))
     assert cause_of(error) is None
     assert isinstance(context_of(error), ValueError)
+
+
+@pytest.mark.parametrize("message", ["see https://pytorch.org/tutorials for more " * 20, "x" * 900, "word " * 200])
+def test_a_long_message_is_cut_behind_a_word(message: str) -> None:
+    said = summary(ValueError(message), limit=100)
+    assert said.endswith(" …")
+    kept = said.removeprefix("ValueError: ").removesuffix(" …")
+    assert 80 < len(kept) <= 100
+    assert message.startswith(kept)
+    assert message[len(kept)] == " " or " " not in message
+    assert summary(ValueError("short"), limit=100) == "ValueError: short"

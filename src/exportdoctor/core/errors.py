@@ -32,7 +32,7 @@ class ExportdoctorError(Exception):
 
     def line(self) -> str:
         """The message and the hint on one line."""
-        end = "" if self.message.rstrip().endswith((".", "!", "?")) else "."
+        end = "" if self.message.rstrip().endswith((".", "!", "?", "…")) else "."
         text = f"{self.message}{end} {self.hint}" if self.hint else self.message
         return " ".join(text.split())
 

@@ -33,7 +33,11 @@ def context_of(error: BaseException) -> BaseException | None:
 
 
 def summary(error: BaseException, *, limit: int = 300) -> str:
-    """`ValueError: what it says`, with its first line, at most `limit` characters; two lines if it ends in a colon."""
+    """`ValueError: what it says`, with its first line, at most `limit` characters, cut behind a word; two lines if it
+    ends in a colon."""
     lines = [line.strip() for line in text_of(error).strip().splitlines()]
     said = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
-    return ": ".join(filter(None, (class_name(type(error)), said[:limit])))
+    if len(said) > limit:
+        words = said[: limit - 1].rpartition(" ")[0]
+        said = f"{words or said[: limit - 2]} …"
+    return ": ".join(filter(None, (class_name(type(error)), said)))

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from exportdoctor.core.codec import decode, pretty
-from exportdoctor.core.errors import UsageError
+from exportdoctor.core.errors import StoreError, UsageError
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.run.atlas import Also, Atlas, AtlasRow, RootCause, SampleFact, Sizes
 from exportdoctor.core.scan_options import OPTIONS
@@ -110,6 +110,8 @@ def read_atlas(file: Path) -> Atlas:
         atlas: Atlas = decode(file.read_bytes(), Atlas)
     except OSError as error:
         raise UsageError(f"{str(file)!r} cannot be read: {error.strerror}") from error
+    except StoreError as error:
+        raise StoreError(f"{str(file)!r} is {error.message}", hint="Give the atlas.json of a sweep") from error
     return atlas
 
 

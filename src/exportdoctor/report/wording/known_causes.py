@@ -402,7 +402,14 @@ _CAUSES = (
             "the buffer when forward is over, by a node that it refuses then."
         ),
     ),
-    _Cause(FailureKind.INPUT_MUTATION, LEAKED_CONSTANT, _of_the_line(line_advice.taken_from_data)),
+    _Cause(
+        FailureKind.INPUT_MUTATION,
+        LEAKED_CONSTANT,
+        _of_the_line(line_advice.taken_from_data),
+        lambda *_: (
+            "The tracer takes what `.data` gives for a constant of the program, and that must not come from the trace."
+        ),
+    ),
     _Cause(
         FailureKind.INVALID_DYNAMIC_SHAPES,
         r"",

@@ -96,7 +96,8 @@ def _parse(file: Path) -> ast.Module:
         with warnings.catch_warnings(action="ignore"):  # of odd escapes, say
             return ast.parse(read_file(file), filename=str(file))
     except SyntaxError as error:
-        raise TargetError(f"{str(file)!r} is not Python: {error.msg}, line {error.lineno}") from error
+        place = f", line {error.lineno}" if error.lineno is not None else ""  # none of null bytes, as UTF-16 has
+        raise TargetError(f"{str(file)!r} is not Python: {error.msg}{place}") from error
     except (ValueError, RecursionError, MemoryError) as error:  # null bytes; a nesting beyond the parser's stack
         raise TargetError(f"{str(file)!r} is not Python: {summary(error)}") from error
     except OSError as error:
