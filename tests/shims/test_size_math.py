@@ -115,6 +115,19 @@ def test_the_whole_root_of_a_square_is_its_side(side: int) -> None:
     assert int(size_math._OF_MATH["sqrt"](square)) == int(math.sqrt(square)) == side
 
 
+def test_logarithms_of_powers_and_their_neighbours_round_as_those_of_python() -> None:
+    names = {2: "log2", 10: "log10"}
+    for base in (2, 3, 5, 10):
+        for power in range(1, 20):
+            for size in (base**power - 1, base**power, base**power + 1):
+                if 1 < size < 2**40:
+                    wanted = [math.log(size, base)] + ([getattr(math, names[base])(size)] if base in names else [])
+                    parts = [size_math._of_tensor("log", size) / math.log(base)]
+                    parts += [size_math._of_tensor(names[base], size)] if base in names else []
+                    for found, known in zip(parts, wanted, strict=True):
+                        assert (int(found), math.ceil(found)) == (int(known), math.ceil(known)), (size, base)
+
+
 def test_without_such_a_function_it_does_not_apply() -> None:
     module = nn.Sequential(nn.Linear(9, 2))
     with pytest.raises(NotApplicable, match="no file of the modules"), apply_shims([SHIM], calls_of(module)):
