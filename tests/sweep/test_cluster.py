@@ -76,6 +76,10 @@ def test_each_target_has_its_verdict_and_none_is_asked_twice(
     again = _atlas(out)
     assert again.difference is not None
     assert (again.difference.cells, again.difference.same) == ((), 6)
+    capsys.readouterr()
+    assert run([*_words(out, "passes"), "--jobs", "2"]) == ExitCode.EXPORTS
+    assert "the atlas had 2 targets more, whose answers stay in the folder" in capsys.readouterr().err
+    assert _asked(out) == 3
 
 
 @pytest.mark.long

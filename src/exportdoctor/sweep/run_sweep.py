@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from exportdoctor.core.codec import decode, pretty
-from exportdoctor.core.errors import StoreError, UsageError
+from exportdoctor.core.errors import ExportdoctorError, StoreError, UsageError
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.run.atlas import Also, Atlas, AtlasRow, RootCause, SampleFact, Sizes
 from exportdoctor.core.scan_options import OPTIONS
@@ -113,6 +113,14 @@ def read_atlas(file: Path) -> Atlas:
     except StoreError as error:
         raise StoreError(f"{str(file)!r} is {error.message}", hint="Give the atlas.json of a sweep") from error
     return atlas
+
+
+def names_in_atlas(folder: Path) -> set[str]:
+    """The targets that the atlas in a folder has rows of; none where it has no atlas that can be read."""
+    try:
+        return {row.name for row in read_atlas(folder / "atlas.json").rows}
+    except ExportdoctorError:
+        return set()
 
 
 def ask_what_is_left(

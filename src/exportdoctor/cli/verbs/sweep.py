@@ -108,13 +108,14 @@ def sweep(context: click.Context, /, **given: Any) -> int:
 
 def _sweep(given: dict[str, Any], *, command: str) -> int:
     from exportdoctor.core.scan_options import DEFAULTS, ScanOptions, option_words
-    from exportdoctor.report.wording.atlas import sweep_progress, sweep_summary
+    from exportdoctor.report.wording.atlas import rows_left_out, sweep_progress, sweep_summary
     from exportdoctor.store.places import data_home, new_run_id
     from exportdoctor.sweep.cluster import default_memory_mb
     from exportdoctor.sweep.run_sweep import (
         SweepRequest,
         ask_what_is_left,
         default_jobs,
+        names_in_atlas,
         read_atlas,
         read_kept_rows,
         write_atlas,
@@ -192,10 +193,13 @@ def _sweep(given: dict[str, Any], *, command: str) -> int:
         stopped = error
     if isinstance(stopped, UsageError) and not done:
         raise stopped
+    dropped = names_in_atlas(folder) - {task.name for task in tasks}
     atlas = write_atlas(request, tasks, kept)
     write_out("".join(f"{line}\n" for line in sweep_summary(atlas)))
     if not given["quiet"]:
         print_line(f"saved in {folder}")
+    if dropped:
+        print_line(rows_left_out(len(dropped)))
     if stopped is not None:
         if isinstance(stopped, KeyboardInterrupt):
             print_line("interrupted. The same command with the same --out continues")

@@ -185,3 +185,9 @@ def sweep_summary(atlas: Atlas) -> list[str]:
             f"{count(len(first.unlocks), 'model')}"
         )
     return lines
+
+
+def rows_left_out(number: int) -> str:
+    """That the atlas before this one had more targets."""
+    had = count(number, "target")
+    return f"the atlas had {had} more, whose answers stay in the folder: name them too, and it has them again"
