@@ -60,18 +60,18 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 def compare_runs(before: RunState, after: RunState) -> Comparison:
     """The differences of two runs, with what was asked for in another way."""
     found = compare_reports(before.report(), after.report())
-    return msgspec.structs.replace(found, target=(*found.target, *_changes(_asked(before), _asked(after))))
+    return msgspec.structs.replace(found, target=(*found.target, *_changes(_settings(before), _settings(after))))
 
 
-def _asked(state: RunState) -> dict[str, str]:
+def _settings(state: RunState) -> dict[str, str]:
     """The options of a scan on which its verdicts depend."""
     if state.started is None:
         return {}
     options = state.started.options
-    asked = {"exporter": options.exporter, "to": options.to, "modules": ", ".join(options.modules)}
+    found = {"exporter": options.exporter, "to": options.to, "modules": ", ".join(options.modules)}
     limits = {"slow": options.slow, "heavy": options.heavy}
     shims = {"shim files": ", ".join(options.shim_files), "allow": ", ".join(options.allow)}
-    return {**asked, **{name: str(limit or "") for name, limit in limits.items()}, **shims}
+    return {**found, **{name: str(limit or "") for name, limit in limits.items()}, **shims}
 
 
 def compare_reports(before: Report, after: Report) -> Comparison:

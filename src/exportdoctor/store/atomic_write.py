@@ -40,12 +40,14 @@ def make_folder(path: Path) -> None:
 def replace_file(path: Path, data: bytes) -> None:
     """Write `path` atomically: afterwards it holds either all of `data` or what it held before.
 
-    A link is followed. What is no regular file, such as a device or a pipe, is opened and written to.
+    A link is followed. What is no regular file, such as a device or a pipe, is opened and written to; so is what the
+    process has open, such as /dev/stdout, at its end.
     """
-    if path.exists() and not (path.is_file() or path.is_dir()):
+    is_open = path.is_symlink() and path.absolute().is_relative_to("/dev")
+    if is_open or (os.path.exists(path) and not (path.is_file() or path.is_dir())):
         _write_into(path, data)
         return
-    path = path.resolve() if path.is_symlink() else path
+    path = Path(os.path.realpath(path)) if path.is_symlink() else path
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(draft, "wb") as file:
@@ -62,7 +64,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 def _write_into(path: Path, data: bytes) -> None:
     try:
-        with open(path, "wb", buffering=0) as file:
+        with open(path, "ab", buffering=0) as file:
             view = memoryview(data)
             while view:
                 view = view[file.write(view) :]

@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 from functools import cache
+from typing import Any
 
 import psutil
 import torch
@@ -57,14 +58,23 @@ def sources(model: torch.nn.Module) -> dict[str, str]:
 def replaced_functions() -> tuple[tuple[str, str, str], ...]:
     """The functions of torch that an export calls and that code outside torch's folder stands for: names, what stands
     there, and its file. A wrapper that keeps what it wraps counts as that."""
-    root = os.path.dirname(torch.__file__)
+    root = os.path.dirname(torch.__file__) + os.sep
     found = []
     for name, owner in (("torch.export.export", torch.export), ("torch.onnx.export", torch.onnx)):
-        function = inspect.unwrap(owner.export) if inspect.isfunction(owner.export) else type(owner.export)
-        path = inspect.getsourcefile(function) if inspect.isfunction(function) else _file_of(function.__module__)
+        function = _innermost(owner.export)
+        made = function if inspect.isfunction(function) else type(function)
+        path = made.__code__.co_filename if inspect.isfunction(made) else _file_of(made.__module__)
         if path is not None and not path.startswith(root):
-            found.append((name, function.__qualname__, path))
+            found.append((name, made.__qualname__, path))
     return tuple(found)
+
+
+def _innermost(function: Any) -> Any:
+    """What a wrapper wraps, where it says so; itself where that leads in a circle."""
+    try:
+        return inspect.unwrap(function) if inspect.isfunction(function) else function
+    except ValueError:
+        return function
 
 
 def _file_of(module: str) -> str | None:

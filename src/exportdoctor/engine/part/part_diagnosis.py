@@ -187,13 +187,14 @@ class PartDiagnosis:
     def _other_violations(self, verdicts: list[ModuleVerdict]) -> list[ModuleVerdict]:
         """Of failures that violate several dimensions those whose line no verdict has: each is a failure by itself.
 
-        Not where the part was made to export and met none of them: a dimension may only follow from one that is cured.
+        Not where an operator compares sizes, the part was made to export and no attempt at it met that: such a
+        dimension may only follow from one that is cured.
         """
         found: list[ModuleVerdict] = []
         for verdict in verdicts if self.is_over else ():
             for outcome in each_violation(verdict.outcome):
                 told = any(self.same_failure(outcome, one.outcome) for one in (*verdicts, *found))
-                if not (told or self._is_never_met(outcome)):
+                if not (told or (_is_of_operator(outcome) and self._is_never_met(outcome))):
                     site = verdict.deciding.asked
                     found.append(judge(verdict.fqn, ((site, SiteOutcome(site, outcome)),)))
         return found
@@ -219,6 +220,11 @@ class PartDiagnosis:
             return verdict
         deeper = self._placed_verdict(guilty)
         return blame_child(verdict, deeper) if deeper is not None else None
+
+
+def _is_of_operator(outcome: Outcome) -> bool:
+    """Whether an operator of torch asked for the guard, not Python, which wants a number for itself."""
+    return outcome.failure is not None and outcome.failure.guarded_by.startswith("aten.")
 
 
 def _same_line_of_module(one: Outcome, other: Outcome) -> bool:

@@ -61,8 +61,8 @@ def write_counters_as_bindings(function: ast.FunctionDef) -> None:
     updated = {id(one.target) for one in updates}
     others = {one.id for one in stored_names(function) if id(one) not in numbers | updated}
     given = {one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)}
-    whole = {name for one in ast.walk(function) if isinstance(one, ast.Global) for name in one.names}
-    _Counting(others | given | whole | names_in_other_scopes(function)).visit(function)
+    bound = {name for one in ast.walk(function) if not isinstance(one, ast.Name) for name in own_names(one)}
+    _Counting(others | given | bound | names_in_other_scopes(function)).visit(function)
 
 
 class _Counting(ast.NodeTransformer):
