@@ -158,6 +158,27 @@ def test_a_size_that_only_follows_from_one_that_is_cured_is_no_finding(tmp_path:
     assert part.prescription.shims == ("len-as-size",)
 
 
+@pytest.mark.long
+@pytest.mark.slow
+def test_lines_that_one_shim_cures_are_all_told(tmp_path: Path) -> None:
+    path = tmp_path / "lines.py"
+    both = "x = x * len(x)\n        return x.sum() + kv - len(kv)"
+    code = FOLLOWS.replace("n = len(q)\n        return (q @ kv.transpose(1, 2)).reshape(n, -1)", both.replace("x", "q"))
+    path.write_text(
+        code.replace("self.attn(x * 2, x)", "self.attn(x, y)")
+        .replace("def forward(self, x)", "def forward(self, x, y)")
+        .replace(
+            "(torch.ones(4, 3, 6),), {}, {", '(torch.ones(4, 3), torch.ones(5, 3)), {}, {"y": {0: Dim("others")}, '
+        )
+    )
+    report = scan_file(path, cure=True)
+    sources = [finding.guard.source.strip() for finding in report.findings if finding.guard is not None]
+    assert sources == ["q = q * len(q)", "return q.sum() + kv - len(kv)"]
+    (part,) = report.parts
+    assert part.prescription is not None
+    assert part.prescription.shims == ("len-as-size",)
+
+
 def _is_at(word: str, finding: Finding) -> bool:
     """Whether a finding is at a line with that call, or in that module."""
     return finding.module_class == word or (finding.guard is not None and f"{word}(" in finding.guard.source)

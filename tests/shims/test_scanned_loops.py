@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import operator
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -1045,3 +1046,32 @@ def test_a_step_that_is_pure_in_one_module_alone_stays_as_it_is() -> None:
         pass
     with pytest.raises(NotApplicable), apply_shims([find("loops-as-scan")], call(nn.Linear(4, 4), Counter())):
         pass
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from([torch.int8, torch.uint8, torch.int32, torch.int64, torch.bool, torch.float16, torch.float32,
+                     torch.float64, torch.complex64]),
+    st.sampled_from([(), (2,)]),
+    st.sampled_from(["add", "sub", "mul", "truediv"]),
+    st.integers(1, 40),
+    st.booleans(),
+)  # fmt: skip
+def test_the_number_of_a_step_computes_as_a_number_of_python(
+    dtype: torch.dtype, shape: tuple[int, ...], name: str, number: int, is_left: bool
+) -> None:
+    tensor, given = torch.ones(shape).to(dtype), torch.tensor(number)
+    sides: list[Any] = [tensor, number] if is_left else [number, tensor]
+    try:
+        wanted = getattr(operator, name)(*sides)
+    except RuntimeError:  # torch subtracts no bool
+        return
+    left, right = (tensor, given) if is_left else (given, tensor)
+    found = scanned_loops.with_number(left, right, name)
+    assert found.dtype == wanted.dtype
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+def test_the_number_of_a_step_beside_no_tensor_is_refused() -> None:
+    with pytest.raises(TypeError, match="no tensor beside it"):
+        scanned_loops.with_number(0.1, torch.tensor(3), "mul")

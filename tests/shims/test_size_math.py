@@ -21,7 +21,7 @@ from torch.export import Dim
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, find
 from exportdoctor.shims.rules import size_math
 
-SHIM = find("math-of-sizes")
+SHIM, NUMPY = find("math-of-sizes"), find("numpy-of-sizes")
 
 
 class Of(nn.Module):
@@ -41,7 +41,8 @@ def square_grid(x: Tensor) -> Tensor:
 
 
 def squares(x: Tensor) -> Tensor:
-    return x + math.isqrt(x.shape[1]) + math.fabs(x.shape[1] / 2) + math.pow(x.shape[1], 1.5)
+    wide = torch.full((1,), math.fabs(x.shape[1]))
+    return x + math.isqrt(x.shape[1]) + math.fabs(x.shape[1] / 2) + math.pow(x.shape[1], 1.5) + wide
 
 
 def padded_to_four(x: Tensor) -> Tensor:
@@ -62,6 +63,7 @@ BODIES: dict[str, Callable[[Tensor], Tensor]] = {
     "the side of a square": square_grid,
     "whole roots and powers": squares,
     "a number of blocks, rounded up by numpy": padded_to_four,
+    "whole numbers, rounded by numpy": lambda x: x + torch.full((1,), np.floor(x.shape[1])) + np.sqrt(x.shape[1]),
     "numbers beside sizes": lambda x: x * math.sqrt(2.0) + math.log(4) / math.sqrt(x.shape[1]),
 }
 
@@ -77,7 +79,8 @@ def test_the_program_computes_it_for_each_size(body: Callable[[Tensor], Tensor])
     module = Of(body)
     with pytest.raises(Exception, match=r"Constraints violated|has no callable sqrt method|SymInt"):
         calls_of(module).export()
-    with apply_shims([SHIM], calls_of(module)) as call:
+    shim = NUMPY if "np" in body.__code__.co_names else SHIM
+    with apply_shims([shim], calls_of(module)) as call:
         program = call.export()
     for rows, length in ((3, 9), (1, 2), (2, 4), (5, 16), (4, 33), (2, 100), (1, 961)):
         x = torch.randn(rows, length)
@@ -130,5 +133,6 @@ def test_logarithms_of_powers_and_their_neighbours_round_as_those_of_python() ->
 
 def test_without_such_a_function_it_does_not_apply() -> None:
     module = nn.Sequential(nn.Linear(9, 2))
-    with pytest.raises(NotApplicable, match="no file of the modules"), apply_shims([SHIM], calls_of(module)):
-        pass
+    for shim in (SHIM, NUMPY):
+        with pytest.raises(NotApplicable, match="no file of the modules"), apply_shims([shim], calls_of(module)):
+            pass

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections import namedtuple
+from collections import defaultdict, deque, namedtuple
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.export import Dim, register_dataclass
 
-from exportdoctor.targets.sizes.dynamic_shapes import axes_of
+from exportdoctor.targets.sizes.dynamic_shapes import axes_of, map_inputs
 from exportdoctor.targets.sizes.fitted_shapes import fit_shapes, has_structure_of_inputs, shapes_code
 
 Two = namedtuple("Two", "left right")
@@ -135,6 +136,15 @@ class Several(nn.Module):
         return a
 
 
+class Holder:
+    """An object of a class that torch does not know, and of which no other can be made."""
+
+    __slots__ = ("_x",)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(name)
+
+
 X, D = torch.ones(3, 4), {0: ROWS}
 FITS: dict[str, tuple[Any, Any, str]] = {
     "an argument that is left out": (((X, X), {}), {"a": D}, '{"a": R, "b": None}'),
@@ -167,6 +177,9 @@ REFUSED: dict[str, tuple[Any, Any]] = {
     "a list of another length": ((([X, X],), {}), {"a": [D]}),
     "a key that the dict has not": ((({"p": X},), {}), {"a": {"q": D}}),
     "a field that the object has not": (((Batch(X, X),), {}), {"a": {"middle": D}}),
+    "sizes of an object that nobody takes apart": (((X, Holder()), {}), {"a": D, "b": [D]}),
+    "sizes, for which torch takes no shapes": (((X, torch.Size([2, 3])), {}), {"a": D}),
+    "a mapping of another class for a tensor": (((X,), {}), {"a": MappingProxyType({0: ROWS})}),
     "a list for one tensor": (((X,), {}), {"a": [D, D]}),
     "inputs that forward does not take": (((), {}), {"a": D}),
 }
@@ -178,11 +191,33 @@ def test_what_is_not_clear_is_left_to_torch(inputs: Any, shapes: Any) -> None:
     assert not has_structure_of_inputs(Several(), inputs, shapes)
 
 
+def test_inputs_in_a_dict_of_another_class_keep_it() -> None:
+    inputs: Any = ((defaultdict(torch.Tensor, {"p": X, "q": X}),), {})
+    seen: dict[str, Any] = {}
+
+    def visit(path: str, leaf: Any, spec: Any) -> Any:
+        seen[path] = spec
+        return leaf
+
+    (made,), _ = map_inputs(visit, OneInput(), inputs, {"x": {"p": D}})
+    assert type(made) is defaultdict
+    assert made["other"].numel() == 0
+    assert list(seen) == ["x['p']", "x['q']"]
+
+
+@pytest.mark.parametrize("shapes", [{0: 3.5}, {0: object()}, deque([None]), {0: torch.ones(2)}], ids=repr)
+def test_what_is_no_dimension_has_no_code(shapes: Any) -> None:
+    with pytest.raises(ValueError, match="is no dimension"):
+        shapes_code(shapes)
+
+
 def test_code_makes_the_same_dimensions_again() -> None:
     length = Dim("length", min=4, max=64)
-    shapes = {"x": [{0: length}, (2 * length + 1, Dim.AUTO)], "y": Two(None, {1: Dim.STATIC}), "z": ()}
+    few = Dim.DYNAMIC(min=2, max=7)
+    shapes = {"x": [{0: length}, (2 * length + 1, Dim.AUTO)], "y": Two(few, {1: Dim.STATIC}), "z": ()}
     code = shapes_code(shapes)
     made = eval(code, {"Dim": Dim, "Two": Two})
     assert shapes_code(made) == code
     assert (made["x"][0][0].min, made["x"][0][0].max) == (4, 64)
+    assert (made["y"].left.min, made["y"].left.max) == (2, 7)
     assert made["x"][1][0].__name__ == "2*length + 1"

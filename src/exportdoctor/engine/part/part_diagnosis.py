@@ -191,10 +191,11 @@ class PartDiagnosis:
         dimension may only follow from one that is cured.
         """
         found: list[ModuleVerdict] = []
-        for verdict in verdicts if self.is_over else ():
+        for verdict in verdicts if not self.open else ():
             for outcome in each_violation(verdict.outcome):
                 told = any(self.same_failure(outcome, one.outcome) for one in (*verdicts, *found))
-                if not (told or (_is_of_operator(outcome) and self._is_never_met(outcome))):
+                may_follow = _is_of_operator(outcome) and (not self.is_over or self._is_never_met(outcome))
+                if not (told or may_follow):
                     site = verdict.deciding.asked
                     found.append(judge(verdict.fqn, ((site, SiteOutcome(site, outcome)),)))
         return found

@@ -91,6 +91,7 @@ OWN = (
     sizes_from_buffers.SHIM,
     sizes_from_one.SHIM,
     size_math.SHIM,
+    size_math.NUMPY,
     tensor_lengths.SHIM,
     tensor_numbers.SHIM,
     cached_functions.SHIM,

@@ -15,7 +15,7 @@ from typing import Any
 
 from exportdoctor.shims.rules.loop_code import JOIN, LoopCode
 from exportdoctor.shims.rules.loop_headers import header_of
-from exportdoctor.shims.rules.loop_steps import LoopStep
+from exportdoctor.shims.rules.loop_steps import WITH_NUMBER, LoopStep
 from exportdoctor.shims.rules.made_code import load
 from exportdoctor.shims.rules.name_flow import (
     OTHER_SCOPES,
@@ -76,7 +76,7 @@ class LoopRewrite:
     def _scan_of(self, loop: ast.For, before: list[ast.stmt], after: list[ast.stmt]) -> list[ast.stmt] | None:
         """The statements in place of the loop; None where it is no scan."""
         header = header_of(loop, self.count + 1)
-        purity = replace(self.purity, callees={**self.purity.callees, WITH_ITEM: (), UPDATED: ()})
+        purity = replace(self.purity, callees={**self.purity.callees, WITH_ITEM: (), UPDATED: (), WITH_NUMBER: ()})
         if header is None or not all(map(purity.of_expression, header.expressions)):
             return None
         uses = NameUses(self._function, self._seen_inside)

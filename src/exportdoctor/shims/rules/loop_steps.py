@@ -8,7 +8,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from exportdoctor.shims.rules.made_code import load
+from exportdoctor.shims.rules.made_code import call_of, load
 from exportdoctor.shims.rules.name_flow import OWN, bound_names, is_name, read_names
 from exportdoctor.shims.rules.name_uses import NameUses, row_put_first
 
@@ -155,6 +155,11 @@ class _RowReads(ast.NodeTransformer):
         return ast.copy_location(ast.Subscript(load(found.name), indices, ast.Load()), node)
 
 
+WITH_NUMBER = f"{OWN}with_number"
+"""What rewritten code calls: an operator on a tensor and the tensor of the number of a step."""
+_OPERATORS = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv"}
+
+
 class _NumberReads(ast.NodeTransformer):
     """The index as a number beside a tensor, as in `state * (index + 1)`, becomes a tensor of one whole number: its
     class decides nothing there. `tensors` are the names that the step makes or is given."""
@@ -163,7 +168,7 @@ class _NumberReads(ast.NodeTransformer):
         self.index, self.name, self.tensors, self.found = index, name, tensors, False
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        if isinstance(node.op, ast.Add | ast.Sub | ast.Mult | ast.Div):
+        if type(node.op) in _OPERATORS:
             for number, other in ((node.left, node.right), (node.right, node.left)):
                 names = {*read_names(other)}
                 if _is_number_of(number, self.index) and names & self.tensors and self.index not in names:
@@ -171,7 +176,9 @@ class _NumberReads(ast.NodeTransformer):
                         if isinstance(one, ast.Name):
                             one.id = self.name
                     self.found = True
-                    return node
+                    name = _OPERATORS[type(node.op)]
+                    call = call_of(WITH_NUMBER, node.left, node.right, ast.Constant(name))
+                    return ast.fix_missing_locations(ast.copy_location(call, node))
         return self.generic_visit(node)
 
 

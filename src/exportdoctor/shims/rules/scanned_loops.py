@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dis
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import CodeType, FunctionType
@@ -31,6 +32,7 @@ from exportdoctor.shims.rules.loop_code import (
 )
 from exportdoctor.shims.rules.loop_headers import COUNT, SOURCE
 from exportdoctor.shims.rules.loop_rewrite import LoopRewrite
+from exportdoctor.shims.rules.loop_steps import WITH_NUMBER
 from exportdoctor.shims.rules.name_flow import OWN, READS_ALL_NAMES, all_names, own_names
 from exportdoctor.shims.rules.observed_rewrite import value_of
 from exportdoctor.shims.rules.own_containers import WITH_ITEM, with_item
@@ -144,6 +146,20 @@ def numbers_of(start: Any, length: Any, backwards: bool, beside: Any = None) -> 
     return numbers.flip(0) if backwards else numbers
 
 
+def with_number(left: Any, right: Any, name: str) -> Any:
+    """The operator of that name on a tensor and the number of a step, which is a tensor of one int64, as on the tensor
+    and a whole number of Python. Raises TypeError where there is no tensor beside the number."""
+    import torch
+
+    for number, other in ((left, right), (right, left)):
+        if isinstance(number, torch.Tensor) and not isinstance(other, torch.Tensor):
+            raise TypeError("a step computes with its number and with no tensor beside it")
+    if left.dim() == right.dim() == 0 and left.dtype != right.dtype:  # a number of Python leaves the tensor's dtype
+        kinds = [one.dtype for one in (left, right) if one.dtype not in (torch.int64, torch.bool)]
+        left, right = (one.to(kinds[0]) if kinds and one.dtype == torch.int64 else one for one in (left, right))
+    return getattr(operator, name)(left, right)
+
+
 def scan(step: Callable[[Any, Any], Any], state: Sequence[Any], rows: Sequence[Any], length: Any) -> tuple[Any, Any]:
     """The state after all steps, and the rows that they computed."""
     import torch
@@ -224,6 +240,7 @@ NAMES: dict[str, Any] = {
     APPLIES: scan_applies, SCAN: scan, TAKE: rows_of, KEEP: with_rows, JOIN: JOINS, WRITE: write_rows, VALUE: value_of,
     SOURCE: rows_first, COUNT: count_of, BEGINS: begins_plainly, MIRROR: start_from_end, WITH_ITEM: with_item,
     UPDATED: with_update, NUMBERS: numbers_of,
+    WITH_NUMBER: with_number,
 }  # fmt: skip
 
 

@@ -9,17 +9,18 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from exportdoctor.core.patch_attribute import patch_item
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
-from exportdoctor.shims.rules.code_swap import user_functions
+from exportdoctor.shims.rules.code_swap import all_code, user_functions
 from exportdoctor.shims.rules.number_types import asks_for_type, symbolic_numbers
 from exportdoctor.shims.rules.whole_numbers import symbolic_int
 
@@ -55,11 +56,19 @@ def _power(value: Any, exponent: Any) -> Any:
     return torch.sym_float(value) ** exponent
 
 
-def _whole(rounded: Callable[[Any], Any], value: Any) -> Any:
-    """As numpy rounds: the result is a float."""
+def _float_of(value: Any) -> Any:
     import torch
 
-    return torch.sym_float(rounded(value))
+    return abs(torch.sym_float(value))
+
+
+def _rounded_by_numpy(name: str, value: Any) -> Any:
+    """What numpy rounds: of a fraction a float, of a whole number what this release of numpy gives."""
+    import numpy
+    import torch
+
+    keeps_whole = isinstance(value, torch.SymInt) and isinstance(getattr(numpy, name)(1), numpy.integer)
+    return value if keeps_whole else torch.sym_float(getattr(math, name)(value))
 
 
 _BOTH: Mapping[str, Callable[..., Any]] = {
@@ -67,7 +76,7 @@ _BOTH: Mapping[str, Callable[..., Any]] = {
     "sqrt": lambda value: value**0.5,
     "degrees": lambda value: value * (180 / math.pi),
     "radians": lambda value: value * (math.pi / 180),
-    "fabs": abs,
+    "fabs": _float_of,
 }
 _OF_MATH: Mapping[str, Callable[..., Any]] = {
     **_BOTH,
@@ -86,18 +95,11 @@ _OF_NUMPY: Mapping[str, Callable[..., Any]] = {
     "absolute": abs,
     "abs": abs,
     "prod": math.prod,
-    "ceil": partial(_whole, math.ceil),
-    "floor": partial(_whole, math.floor),
-    "trunc": partial(_whole, math.trunc),
+    **{name: partial(_rounded_by_numpy, name) for name in ("ceil", "floor", "trunc")},
 }
 
 
-def _known_functions() -> dict[str, Mapping[str, Callable[..., Any]]]:
-    """For each library that is loaded, what computes the functions that take sizes."""
-    found = {"math": _OF_MATH}
-    if "numpy" in sys.modules:
-        found["numpy"] = _OF_NUMPY
-    return found
+_LIBRARIES: Mapping[str, Mapping[str, Callable[..., Any]]] = {"math": _OF_MATH, "numpy": _OF_NUMPY}
 
 
 class _Symbolic:
@@ -126,11 +128,13 @@ class _Library:
         return self._functions[name] if name in self._functions else getattr(self._library, name)
 
 
-def _replacements() -> dict[int, Any]:
+def _replacements(libraries: Sequence[str]) -> dict[int, Any]:
     """What stands for a library or one of its functions, by identity."""
     found: dict[int, Any] = {}
-    for name, symbolic in _known_functions().items():
-        library = sys.modules[name]
+    for name in libraries:
+        library, symbolic = sys.modules.get(name), _LIBRARIES[name]
+        if library is None:
+            continue
         functions = {
             one: _Symbolic(getattr(library, one), other) for one, other in symbolic.items() if hasattr(library, one)
         }
@@ -139,53 +143,81 @@ def _replacements() -> dict[int, Any]:
     return found
 
 
-def _find_names(call: ExportCall) -> list[tuple[dict[str, Any], str, Any]]:
+def _find_names(call: ExportCall, libraries: Sequence[str]) -> list[tuple[dict[str, Any], str, Any]]:
     """The names of the user's modules under which one of them is known, with what stands for it there. None of a file
     in which a function asks for types of numbers."""
+    instead, asking = _replacements(libraries), set[int]()
+    named: dict[int, set[str]] = {}
     namespaces: dict[int, dict[str, Any]] = {}
-    asking = set[int]()
     for function in user_functions(call, lambda code: code.co_name != "__init__"):
-        namespaces[id(function.__globals__)] = function.__globals__
+        place = id(function.__globals__)
+        namespaces[place] = function.__globals__
+        named.setdefault(place, set()).update(name for code in all_code(function.__code__) for name in code.co_names)
         if asks_for_type(function.__code__):
-            asking.add(id(function.__globals__))
-    instead = _replacements()
+            asking.add(place)
     return [
         (names, name, instead[id(value)])
         for place, names in namespaces.items()
-        if place not in asking
+        if place not in asking and any(id(names.get(name)) in instead for name in named[place])
         for name, value in names.items()
         if id(value) in instead
     ]
 
 
-@contextmanager
-def _enter(call: ExportCall) -> Iterator[ExportCall]:
-    found = _find_names(call)
-    if not found:
-        raise NotApplicable("no file of the modules has `math` or numpy, or one that has asks for types of numbers")
-    with ExitStack() as stack:
-        stack.enter_context(symbolic_numbers(call))
-        # what is computed is often rounded at once
-        stack.enter_context(symbolic_int((names for names, _, _ in found), fractions=True))
-        for names, name, value in found:
-            stack.enter_context(patch_item(names, name, value))
-        yield call
+def _rounding_files(call: ExportCall, found: Sequence[tuple[dict[str, Any], str, Any]]) -> list[dict[str, Any]]:
+    """The files with a function that names both `int` and what was found."""
+    known = {(id(names), name) for names, name, _ in found}
+
+    def rounds(code: CodeType) -> bool:
+        return code.co_name != "__init__" and "int" in code.co_names
+
+    return [
+        function.__globals__
+        for function in user_functions(call, rounds)
+        for code in all_code(function.__code__)
+        if "int" in code.co_names and any((id(function.__globals__), name) in known for name in code.co_names)
+    ]
+
+
+def _is_of(value: Any, library: str) -> bool:
+    """Whether what stands for a library or one of its functions stands for that of this library."""
+    real = sys.modules.get(library)
+    if isinstance(value, _Library):
+        return value._library is real
+    return any(getattr(real, name, None) is value.plain for name in _LIBRARIES[library])
+
+
+def _of(*libraries: str) -> Any:
+    @contextmanager
+    def enter(call: ExportCall) -> Iterator[ExportCall]:
+        found = _find_names(call, libraries)
+        if not any(_is_of(value, libraries[-1]) for _, _, value in found):
+            named = "numpy" if "numpy" in libraries else "`math`"
+            raise NotApplicable(f"no file of the modules has {named}, or one that has asks for types of numbers")
+        with ExitStack() as stack:
+            stack.enter_context(symbolic_numbers(call))
+            # what is computed is often rounded at once
+            stack.enter_context(symbolic_int(_rounding_files(call, found), fractions=True))
+            for names, name, value in found:
+                stack.enter_context(patch_item(names, name, value))
+            yield call
+
+    return enter
 
 
 SHIM = Shim(
     id="math-of-sizes",
-    title="Keeps what `math` and numpy compute from a size symbolic: `math.sqrt(n)` is `n ** 0.5`",
+    title="Keeps what `math` computes from a size symbolic: `math.sqrt(n)` is `n ** 0.5`",
     soundness="exact",
-    enter=_enter,
+    enter=_of("math"),
     does=(
-        "Functions of `math` and numpy ask for a plain number, which fixes a size. Here a root of a size is a power, "
-        "and a logarithm, an exponential or an angle function of it is computed by a tensor of one float64, whose "
-        "value the program reads. Products and roundings by numpy become those of Python, and `int` of such a number "
-        "is its whole part."
+        "Functions of `math` ask for a plain number, which fixes a size. Here a root of a size is a power, and a "
+        "logarithm, an exponential or an angle function of it is computed by a tensor of one float64, whose value the "
+        "program reads. `int` of such a number is its whole part."
     ),
     cures=(
         Cure(kinds=("dynamic_dim_specialised",)),
-        Cure(kinds=("data_dependent_value", "data_dependent_guard", "python_error"), where=r"\b(?:math|np|numpy)\."),
+        Cure(kinds=("data_dependent_value", "data_dependent_guard"), where=r"\bmath\."),
     ),
     needs={"torch": ">=2.8"},
     link="https://docs.pytorch.org/docs/stable/export.html#data-and-shape-dependent-control-flow",
@@ -193,8 +225,37 @@ SHIM = Shim(
     rank=23,
     replaces=(
         Replacement(
-            target="the functions that ask math or numpy for a number",
+            target="the functions that ask math for a number",
             before="scores = scores / math.sqrt(keys.shape[1])\n",
+            after="scores = scores / keys.shape[1] ** 0.5\n",
+        ),
+    ),
+)
+
+NUMPY = replace(
+    SHIM,
+    id="numpy-of-sizes",
+    title="Keeps what numpy computes from a size symbolic: `np.sqrt(n)` is `n ** 0.5`",
+    soundness="precondition",
+    enter=_of("math", "numpy"),
+    does=(
+        "As `math-of-sizes`, for functions of numpy, too. Products and roundings by numpy become those of Python. What "
+        "numpy gives is then a number of Python, symbolic, and no longer one of numpy."
+    ),
+    precondition=(
+        "what numpy gives of a size is only computed with: it is not asked for its dtype, and nothing is divided by it "
+        "where it is zero"
+    ),
+    cures=(
+        Cure(kinds=("dynamic_dim_specialised",)),
+        Cure(kinds=("data_dependent_value", "data_dependent_guard", "python_error"), where=r"\b(?:np|numpy)\."),
+    ),
+    rank=23,
+    conflicts=("math-of-sizes",),
+    replaces=(
+        Replacement(
+            target="the functions that ask numpy for a number",
+            before="scores = scores / np.sqrt(keys.shape[1])\n",
             after="scores = scores / keys.shape[1] ** 0.5\n",
         ),
     ),

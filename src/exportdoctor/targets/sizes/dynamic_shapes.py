@@ -9,6 +9,7 @@ tensors in another structure count as if they had that; what does not fit is ski
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 import operator
@@ -148,9 +149,9 @@ def _walk(visit: Visit, path: str, value: Any, spec: Any) -> Any:
     match value:
         case dict():
             shapes = spec if isinstance(spec, Mapping) else {}
-            return type(value)(
-                {key: _walk(visit, f"{path}[{key!r}]", item, shapes.get(key)) for key, item in value.items()}
-            )
+            made = copy.copy(value)  # another class of dict may not be made of one
+            made.update({key: _walk(visit, f"{path}[{key!r}]", item, shapes.get(key)) for key, item in value.items()})
+            return made
         case list() | tuple():
             children = _children(visit, path, value, spec)
             return type(value)(*children) if hasattr(value, "_fields") else type(value)(children)

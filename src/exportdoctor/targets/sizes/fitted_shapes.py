@@ -92,6 +92,8 @@ def _fit(value: Any, spec: Any) -> Any:
 
     if isinstance(value, torch.Tensor):
         return _fit_tensor(value, spec)
+    if isinstance(value, torch.Size):
+        raise _NoFit  # torch takes no shapes for it: it expects a tuple at one place and a list at another
     if spec is None:
         return static_shape(value)
     if isinstance(value, Mapping) and node_kind(value) == "builtin":
@@ -99,14 +101,15 @@ def _fit(value: Any, spec: Any) -> Any:
         return shapes_of_children(value, list(fitted.values()))
     if node_kind(value) != "leaf":
         children, _ = flatten_once(value)
-        names = _names_of(value, children)
-        return shapes_of_children(value, _fit_children(children, names, spec))
+        return shapes_of_children(value, _fit_children(children, _names_of(value, children), spec))
     if isinstance(value, int) and not isinstance(value, bool | Mapping | list | tuple):
         return None if isinstance(spec, Mapping | list | tuple) else spec
     if can_be_rebuilt(value):  # torch takes it apart once its class is registered
         fields = fields_of(value)
         return _fit_children(list(fields.values()), list(fields), spec)
-    return None  # torch takes nothing else for what is no tensor
+    if value is None or isinstance(value, bool | float | complex | str | torch.dtype | torch.device):
+        return None  # torch takes nothing else for what is no tensor
+    raise _NoFit  # an object whose class is not registered may hold what is described
 
 
 def _fit_tensor(value: Any, spec: Any) -> Any:
@@ -114,7 +117,7 @@ def _fit_tensor(value: Any, spec: Any) -> Any:
     match spec:
         case None:
             return None
-        case Mapping() if all(type(place) is int and -rank <= place < rank for place in spec):
+        case dict() if all(type(place) is int and -rank <= place < rank for place in spec):
             dims: Collection[Any] = spec.values()
         case list() | tuple() if len(spec) == rank:
             dims = spec
@@ -166,27 +169,30 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def shapes_code(shapes: Any) -> str:
-    """The expression that makes such shapes, with `Dim` of torch.export."""
-    match shapes:
-        case Mapping():
-            return "{" + ", ".join(f"{key!r}: {shapes_code(one)}" for key, one in shapes.items()) + "}"
-        case list():
-            return f"[{', '.join(map(shapes_code, shapes))}]"
-        case tuple():
-            inner = ", ".join(map(shapes_code, shapes))
-            if hasattr(shapes, "_fields"):
-                return f"{type(shapes).__name__}({inner})"
-            return f"({inner},)" if len(shapes) == 1 else f"({inner})"
-        case None | int():
-            return repr(shapes)
+    """The expression that makes such shapes, with `Dim` of torch.export. Raises ValueError for a container or a
+    dimension of another class than torch and Python have."""
+    if shapes is None or type(shapes) is int:
+        return repr(shapes)
+    if type(shapes) is dict:
+        return "{" + ", ".join(f"{key!r}: {shapes_code(one)}" for key, one in shapes.items()) + "}"
+    if type(shapes) is list:
+        return f"[{', '.join(map(shapes_code, shapes))}]"
+    if isinstance(shapes, tuple) and (type(shapes) is tuple or hasattr(shapes, "_fields")):
+        inner = ", ".join(map(shapes_code, shapes))
+        if hasattr(shapes, "_fields"):
+            return f"{type(shapes).__name__}({inner})"
+        return f"({inner},)" if len(shapes) == 1 else f"({inner})"
     return dim_code(shapes)
 
 
 def dim_code(dim: Any) -> str:
-    """The expression for a named or derived dimension or a hint."""
+    """The expression for a named or derived dimension or a hint. Raises ValueError for anything else."""
+    if type(dim).__module__ != "torch.export.dynamic_shapes":
+        raise ValueError(f"{type(dim).__name__} is no dimension")
     hint = getattr(getattr(dim, "type", None), "name", None)
     if hint is not None:
-        return f"Dim.{hint}"
+        limits = [f"{name}={limit}" for name in ("min", "max") if (limit := getattr(dim, name, None)) is not None]
+        return f"Dim.{hint}({', '.join(limits)})" if limits else f"Dim.{hint}"
     root = getattr(dim, "root", dim)
     limits = [f", {name}={limit}" for name in ("min", "max") if (limit := _limit_of(root, name)) is not None]
     made = f'Dim("{root.__name__}"{"".join(limits)})'

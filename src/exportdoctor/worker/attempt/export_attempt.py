@@ -351,7 +351,10 @@ class _Attempt:
         if has_bundle(self.module, self.call.kwargs) and is_in_range(torch.__version__, _NO_SHAPES_OF_BUNDLES):
             return ""
         fitted = fit_shapes(self.module, inputs, shapes)
-        code = shapes_code(fitted) if fitted is not None else ""
+        try:
+            code = shapes_code(fitted) if fitted is not None else ""
+        except ValueError:
+            return ""  # there is no code for what it holds
         return code if len(code) <= _LONGEST_SHAPES else ""
 
     def _facts_of(self, guard: Guard | None) -> dict[str, Any]:
