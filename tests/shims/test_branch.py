@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import io
 import itertools
@@ -25,6 +26,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
 from exportdoctor.shims.rules.arm_choice import ArmChoices
 from exportdoctor.shims.rules.code_swap import all_code
+from exportdoctor.shims.rules.own_tensors import write_counters_as_bindings
 from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.describe.python_frames import is_user_frame, tracebacks
 
@@ -811,3 +813,19 @@ def test_branches_in_any_arrangement_agree_with_eager(shape: tuple[bool, ...], t
         program = export_program(given).module()
     for values in (row for row in VALUES if row.shape[0] > 1):
         torch.testing.assert_close(program(values), call.module(values))
+
+
+def test_a_name_that_a_pattern_binds_is_no_counter() -> None:
+    """Adding to it writes into a tensor that has another name."""
+    source = (
+        "def forward(x):\n    n = 0\n    match [x.clone()]:\n        case [n]:\n            pass\n"
+        "    z = n\n    n += 1\n    return z\n"
+    )
+    (node,) = ast.parse(source).body
+    assert isinstance(node, ast.FunctionDef)
+    write_counters_as_bindings(node)
+    assert "n += 1" in ast.unparse(node)
+    plain = ast.parse("def forward(x):\n    n = 0\n    n += 1\n    return n").body[0]
+    assert isinstance(plain, ast.FunctionDef)
+    write_counters_as_bindings(plain)
+    assert "n = n + 1" in ast.unparse(plain)

@@ -10,6 +10,7 @@ from functools import cache, lru_cache
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -411,6 +412,11 @@ class Rooted(nn.Module):
         return x / math.sqrt(x.shape[0]) + int(math.log2(x.shape[0] + 1))
 
 
+class RootedByNumpy(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x / np.sqrt(x.shape[0]) + int(np.prod(x.shape)) + np.ceil(x.shape[0] / 2)
+
+
 class Summing(nn.Module):
     def forward(self, pair: list[Tensor], shift: Tensor | None = None) -> Tensor:
         total = pair[0] + pair[1]
@@ -763,6 +769,12 @@ CASES: dict[str, Case] = {
     ),
     "math-of-sizes": case(
         Rooted, [(torch.randn(4, 2),), (torch.randn(9, 2),), (torch.randn(7, 2),)], "Constraints violated", (_FREE,)
+    ),
+    "numpy-of-sizes": case(
+        RootedByNumpy,
+        [(torch.randn(4, 2),), (torch.randn(9, 2),), (torch.randn(7, 2),)],
+        "Constraints violated|SymInt",
+        (_FREE,),
     ),
     "float-minus-integers": case(
         Unmasked,

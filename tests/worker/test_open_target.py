@@ -63,9 +63,18 @@ def build():
             "    return same.__wrapped__(*args, **kwargs)\n\ntorch.export.export = same",
             "",
         ),
+        ("def turn(*args):\n    pass\n\nturn.__wrapped__ = turn\ntorch.export.export = turn", "turn"),
+        ('exec("def made(): ...")\ntorch.export.export = made', "made"),
         ("", ""),
     ],
-    ids=["a function", "an object whose attributes raise", "a wrapper that says what it wraps", "nothing"],
+    ids=[
+        "a function",
+        "an object whose attributes raise",
+        "a wrapper that says what it wraps",
+        "one that wraps itself",
+        "one without a file",
+        "nothing",
+    ],
 )
 def test_what_stands_for_an_exporter_of_torch_is_told(
     code: str, by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
