@@ -156,6 +156,7 @@ FITS: dict[str, tuple[Any, Any, str]] = {
     "what **kwargs takes, by name": (((X,), {"c": X}), {"a": D, "c": D}, '{"a": R, "more": {"c": R}}'),
     "the dict that is the only argument": ((({"p": X, "q": X},), {}), {"p": D}, '{"a": {"p": R, "q": None}}'),
     "the list that is the only argument": ((([X, X],), {}), (D, D), '{"a": [R, R]}'),
+    "an entry for each field, one of which is None": (((Batch(X, None),), {}), {"a": [D, None]}, '{"a": [R]}'),
     "an object of its fields' shapes": (((Batch(X, X),), {}), {"a": Batch(D, None)}, '{"a": [R, None]}'),
 }
 
@@ -205,7 +206,9 @@ def test_inputs_in_a_dict_of_another_class_keep_it() -> None:
     assert list(seen) == ["x['p']", "x['q']"]
 
 
-@pytest.mark.parametrize("shapes", [{0: 3.5}, {0: object()}, deque([None]), {0: torch.ones(2)}], ids=repr)
+@pytest.mark.parametrize(
+    "shapes", [{0: 3.5}, {0: object()}, deque([None]), {0: torch.ones(2)}], ids=["float", "object", "deque", "tensor"]
+)
 def test_what_is_no_dimension_has_no_code(shapes: Any) -> None:
     with pytest.raises(ValueError, match="is no dimension"):
         shapes_code(shapes)

@@ -101,12 +101,12 @@ def _fit(value: Any, spec: Any) -> Any:
         return shapes_of_children(value, list(fitted.values()))
     if node_kind(value) != "leaf":
         children, _ = flatten_once(value)
-        return shapes_of_children(value, _fit_children(children, _names_of(value, children), spec))
+        return shapes_of_children(value, _fit_children(children, _names_of(value, children), _by_field(value, spec)))
     if isinstance(value, int) and not isinstance(value, bool | Mapping | list | tuple):
         return None if isinstance(spec, Mapping | list | tuple) else spec
     if can_be_rebuilt(value):  # torch takes it apart once its class is registered
         fields = fields_of(value)
-        return _fit_children(list(fields.values()), list(fields), spec)
+        return _fit_children(list(fields.values()), list(fields), _by_field(value, spec))
     if value is None or isinstance(value, bool | float | complex | str | torch.dtype | torch.device):
         return None  # torch takes nothing else for what is no tensor
     raise _NoFit  # an object whose class is not registered may hold what is described
@@ -139,6 +139,18 @@ def _fit_children(children: Sequence[Any], names: Sequence[str], spec: Any) -> l
     if not isinstance(spec, Mapping) or len(names) != len(children):
         raise _NoFit
     return list(_fit_entries(dict(zip(names, children, strict=True)), spec).values())
+
+
+def _by_field(value: Any, spec: Any) -> Any:
+    """Of a list with an entry for each field of a dataclass those for the fields that are not None, by name: torch
+    leaves the others out."""
+    if not dataclasses.is_dataclass(value) or not isinstance(spec, list | tuple):
+        return spec
+    names = [one.name for one in dataclasses.fields(value)]
+    absent = {name for name in names if getattr(value, name, None) is None}
+    if not absent or len(spec) != len(names):
+        return spec
+    return {name: one for name, one in zip(names, spec, strict=True) if name not in absent}
 
 
 def _names_of(value: Any, children: Sequence[Any]) -> list[str]:
