@@ -192,6 +192,12 @@ def test_what_is_not_clear_is_left_to_torch(inputs: Any, shapes: Any) -> None:
     assert not has_structure_of_inputs(Several(), inputs, shapes)
 
 
+def test_sizes_in_a_deque_are_known() -> None:
+    inputs: Any = ((deque([X, X]),), {})
+    for shapes in (deque([D, None]), [D, None], (D, None)):
+        assert axes_of(OneInput(), inputs, {"x": shapes}) == {"rows": ("x[0][0]",)}
+
+
 def test_inputs_in_a_dict_of_another_class_keep_it() -> None:
     inputs: Any = ((defaultdict(torch.Tensor, {"p": X, "q": X}),), {})
     seen: dict[str, Any] = {}

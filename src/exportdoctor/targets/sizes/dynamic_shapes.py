@@ -13,6 +13,7 @@ import copy
 import dataclasses
 import inspect
 import operator
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -178,7 +179,7 @@ def _children(visit: Visit, path: str, values: Any, spec: Any, *, names: Sequenc
     values = list(values)
     names = names or [f"[{index}]" for index in range(len(values))]
     match spec:
-        case list() | tuple() if len(spec) == len(values):
+        case list() | tuple() | deque() if len(spec) == len(values):
             shapes = list(spec)
         case _:
             shapes = [None] * len(values)
