@@ -407,6 +407,20 @@ class Joining(nn.Module):
         return Pair(pair.left + pair.right, pair.right)
 
 
+class Differing(nn.Module):
+    def forward(self, pair: list[Tensor]) -> Tensor:
+        return pair[0] * 2 - pair[1]
+
+
+def reading_all(call: ExportCall) -> Any:
+    """The program, which reads all its inputs."""
+    program = sh.export_program(call)
+    for node in program.graph.nodes:
+        if node.op == "placeholder" and not node.users:
+            raise RuntimeError(f"nobody reads {node.name}")
+    return program
+
+
 class Rooted(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x / math.sqrt(x.shape[0]) + int(math.log2(x.shape[0] + 1))
@@ -898,6 +912,13 @@ CASES: dict[str, Case] = {
         [(Pair(torch.randn(3), torch.randn(3)),), (Pair(torch.randn(5), torch.randn(5)),)],
         "flatten_with_keys_fn",
         ([_FREE, _FREE],),
+    ),
+    "separate-inputs": case(
+        Differing,
+        [([torch.ones(3)] * 2,), ([torch.randn(5), torch.randn(5)],)],
+        "nobody reads",
+        ([_FREE, _FREE],),
+        export=reading_all,
     ),
     "shapes-as-inputs": case(
         Summing,

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.export import Dim
 
+from exportdoctor.core.failure.messages import ONE_FOR_SEVERAL
 from exportdoctor.shims import ExportCall
 from exportdoctor.targets.built import BuiltPart, Inputs
 from exportdoctor.targets.eager import CallResult, copy_inputs, run_calls
@@ -199,6 +200,24 @@ def test_the_least_size_that_is_declared_is_drawn_with_those_that_follow_from_it
     found = [[tuple(tensor.shape) for tensor in one.inputs[0]] for one in drawn]
     assert found == [[(3, 20), (10, 3)], [(7, 8), (4, 3)]]
     assert {one.kind for one in drawn} == {"sizes"}
+
+
+@pytest.mark.parametrize("value", [torch.randn(3, 4), torch.arange(3)], ids=["fractions", "whole numbers"])
+def test_a_tensor_that_is_several_inputs_is_drawn_apart(value: torch.Tensor) -> None:
+    call = ExportCall(module=Differs(), args=(value, [value]))
+    (one,) = [one for one in cure_inputs(call) if ONE_FOR_SEVERAL in one.title]
+    first, (second,) = one.inputs[0]
+    assert first is not second
+    assert not torch.equal(first, second)
+    assert not one.made_up
+    separate = ExportCall(module=Differs(), args=(value, [value.clone()]))
+    assert all(ONE_FOR_SEVERAL not in one.title for one in cure_inputs(separate))
+    assert call.args[0] is call.args[1][0]
+
+
+class Differs(nn.Module):
+    def forward(self, a: torch.Tensor, b: list[torch.Tensor]) -> torch.Tensor:
+        return a * 2 - b[0]
 
 
 class Halves(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType, SimpleNamespace
@@ -88,6 +89,22 @@ def flatten_inputs(value: Any) -> tuple[list[Any], InputLayout]:
     whether the classes are registered by then or not."""
     leaves: list[Any] = []
     return leaves, _layout_of(value, leaves)
+
+
+def separate_tensors(value: Any) -> Any:
+    """The same with a copy in place of each tensor that stands there before; None where each stands once.
+
+    torch.export takes one tensor that is given twice for one input, and its program reads the last of them alone.
+    """
+    import torch
+
+    leaves, layout = flatten_inputs(value)
+    met, made = set[int](), []
+    for leaf in leaves:
+        again = isinstance(leaf, torch.Tensor) and id(leaf) in met
+        met.add(id(leaf))
+        made.append(leaf.detach().clone().requires_grad_(leaf.requires_grad) if again else leaf)
+    return None if len(met) == len(leaves) or all(map(operator.is_, leaves, made)) else layout.unflatten(made)
 
 
 def _layout_of(value: Any, leaves: list[Any]) -> InputLayout:

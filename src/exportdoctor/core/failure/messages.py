@@ -14,6 +14,8 @@ from exportdoctor.core.exception_text import LONGEST, text_of
 TRACEBACK = "Traceback (most recent call last):\n"
 """With this Python begins to print an exception."""
 
+ONE_FOR_SEVERAL = "with a tensor of its own for each input, where the example has one for several"
+"""In what an input set differs from an example in which one tensor is several inputs."""
 LEAKED_CONSTANT = "fake tensor in the exported program constant's list"
 """Said when all is traced, of a tensor that went past the tracer."""
 UNSUPPORTED_INPUT = "Unsupported input type"

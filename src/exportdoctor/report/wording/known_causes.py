@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.failure.messages import LEAKED_CONSTANT, suggested_fixes
+from exportdoctor.core.failure.messages import LEAKED_CONSTANT, ONE_FOR_SEVERAL, suggested_fixes
 from exportdoctor.report.wording import line_advice
 
 _QUANTIZE_LATER = (
@@ -378,6 +378,15 @@ _CAUSES = (
         lambda *_: (
             "forward changes an attribute of a module, and the next call depends on it. In the program it is a "
             "constant, with the value that it had during the export."
+        ),
+    ),
+    _Cause(
+        FailureKind.NUMBERS,
+        re.escape(ONE_FOR_SEVERAL),
+        lambda *_: "Give each input of the example a tensor of its own, as `x.clone()` is.",
+        lambda *_: (
+            "The example has one tensor for several inputs. torch.export takes them for one input, so that the program "
+            "reads one of them and no other."
         ),
     ),
     _Cause(

@@ -8,9 +8,11 @@ from dataclasses import replace
 
 import torch
 
+from exportdoctor.core.failure.messages import ONE_FOR_SEVERAL
 from exportdoctor.core.records.outcome import SetKind
 from exportdoctor.shims import ExportCall, Inputs
 from exportdoctor.targets.eager import copy_inputs, run_calls
+from exportdoctor.targets.input_objects import flatten_inputs, separate_tensors
 from exportdoctor.targets.sizes.other_sizes import same_shapes
 from exportdoctor.worker.prove.drawn_inputs import SetDrawer
 from exportdoctor.worker.prove.drawn_values import draw_like, write
@@ -69,12 +71,13 @@ def other_calls(
     of the `known` sets, and before and after one with other whole numbers. State that a call leaves shows there, also
     where only a call of more than the example leaves some. What was made up a program may refuse."""
     example = first.inputs
-    layout, resampled = change_layout(example), resample_numbers(example)
+    layout, resampled, apart = change_layout(example), resample_numbers(example), _take_apart(example)
     largest = max((one for one in known if not same_shapes(one, example)), key=_elements, default=None)
     other = values or largest or next(iter(known), None)
     sizes = largest if other is not largest else None
     sequences: list[tuple[SetKind, str, tuple[Inputs | None, ...], bool]] = [
         ("layout", "another memory layout", (layout,), True),
+        ("values", ONE_FOR_SEVERAL, (apart,), False),
         ("called_again", "three times in a row", (example,) * 3, False),
         ("others_between", "before and after another set", (example, other, example), False),
         ("others_between", "before and after other sizes", (example, sizes, example), False),
@@ -92,6 +95,19 @@ def drawer_for(call: ExportCall, first: InputSet, *, sizes: bool = True) -> SetD
     known inputs of other sizes."""
     known = [(call.args, call.kwargs), *(call.more_inputs if sizes else ())]
     return SetDrawer(module=call.module, known=known, shapes=call.dynamic_shapes, first=first)
+
+
+def _take_apart(inputs: Inputs) -> Inputs | None:
+    """Inputs with other values, in which no tensor stands twice; None where none does in these."""
+    example = copy_inputs(inputs)
+    apart = separate_tensors(example)
+    if apart is None:
+        return None
+    before, (after, layout) = flatten_inputs(example)[0], flatten_inputs(apart)
+    pairs = zip(before, after, strict=True)
+    turned = [new.flip(-1) if new is not old and new.dim() and is_whole(new) else new for old, new in pairs]
+    made: Inputs = layout.unflatten(turned)
+    return redraw_values(made) or made
 
 
 def change_layout(inputs: Inputs) -> Inputs | None:
