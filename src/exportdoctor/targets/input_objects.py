@@ -104,7 +104,7 @@ def separate_tensors(value: Any) -> Any:
         again = isinstance(leaf, torch.Tensor) and id(leaf) in met
         met.add(id(leaf))
         made.append(leaf.detach().clone().requires_grad_(leaf.requires_grad) if again else leaf)
-    return None if len(met) == len(leaves) or all(map(operator.is_, leaves, made)) else layout.unflatten(made)
+    return None if all(map(operator.is_, leaves, made)) else layout.unflatten(made)
 
 
 def _layout_of(value: Any, leaves: list[Any]) -> InputLayout:

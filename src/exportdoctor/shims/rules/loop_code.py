@@ -93,7 +93,7 @@ class LoopCode:
     # --- the scan
 
     def _scan(self) -> list[ast.stmt]:
-        number = [self.step.number.name] if self.step.number is not None else []
+        number = [self.step.number] if self.step.number else []
         made, rows = [one.made for one in self.step.outputs], [*(one.name for one in self.step.inputs), *number]
         state = _tuple(map(load, self.carried))
         results = ast.Return(ast.Tuple([state, _tuple(map(load, made))], ast.Load()))

@@ -41,13 +41,6 @@ class StepInput:
 
 
 @dataclass(frozen=True)
-class StepNumber:
-    """The loop's index itself, which the step is given as a tensor of one whole number."""
-
-    name: str
-
-
-@dataclass(frozen=True)
 class StepOutput:
     """What a step computes for the list, or for the tensor along dimension `place`, that is called `name`. `is_first`
     says that a row becomes the first one of its list."""
@@ -62,13 +55,14 @@ class StepOutput:
 
 @dataclass
 class LoopStep:
-    """Turns the body of a loop into that of a step."""
+    """Turns the body of a loop into that of a step. `number` is the name of the loop's index where the step is given
+    that, too, as a tensor of one whole number."""
 
     index: str
     uses: NameUses
     inputs: list[StepInput] = field(default_factory=list)
     outputs: list[StepOutput] = field(default_factory=list)
-    number: StepNumber | None = None
+    number: str = ""
 
     @property
     def ends(self) -> list[ast.expr]:
@@ -94,7 +88,7 @@ class LoopStep:
         numbers = _NumberReads(self.index, f"{OWN}number", tensors)
         made = [numbers.visit(one) for one in made]
         if numbers.found:
-            self.number = StepNumber(numbers.name)
+            self.number = numbers.name
         outside = {one.name for one in self.outputs}
         if bound & {name for one in self.ends for name in read_names(one)}:
             return None

@@ -28,7 +28,8 @@ class _NoFit(Exception):
 def fit_shapes(module: nn.Module, inputs: Inputs, shapes: Any) -> dict[str, Any] | None:
     """The shapes by parameter name in the structure of the inputs. What they leave out stays as it is in the example.
 
-    None where they name what the inputs have not, or could mean one input as well as another.
+    None where they name what the inputs have not, or could mean one input as well as another, unless torch takes them
+    as they are.
     """
     args, kwargs = inputs
     try:
@@ -36,13 +37,18 @@ def fit_shapes(module: nn.Module, inputs: Inputs, shapes: Any) -> dict[str, Any]
         bound = signature.bind(*args, **kwargs).arguments
     except (TypeError, ValueError):
         return None
-    fitted = []
+    found: dict[str, Any] | None = None
     for named in _readings(signature, bound, len(args), shapes):
         try:
-            fitted.append(_fit_entries(bound, named))
+            fitted = _fit_entries(bound, named)
         except _NoFit:
             continue
-    return fitted[0] if fitted else None
+        if _alike(dict(named), fitted):
+            return fitted
+        if found is not None and not _alike(found, fitted):
+            return None
+        found = fitted
+    return found
 
 
 def has_structure_of_inputs(module: nn.Module, inputs: Inputs, shapes: Any) -> bool:
