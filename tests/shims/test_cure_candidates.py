@@ -14,7 +14,7 @@ import exportdoctor.shims as sh
 from exportdoctor.core.versions import is_in_range
 from exportdoctor.shims.leaks import changed_places, snapshot
 from exportdoctor.shims.own import OWN
-from shim_cases import CASES, Growing, Store, after_prompt
+from shim_cases import CACHE, CASES, Growing, Store, after_prompt
 
 TOLERANCE = 1e-5
 SHIMS = {shim.id: shim for shim in OWN}
@@ -29,7 +29,7 @@ OTHERS: dict[str, Any] = {
     "auto-dims": (torch.randn(3, 5),),
     "frozen-values": (torch.randn(3), torch.tensor([[3, 2, 1]])),
     "static-dim": (torch.randn(4, 4),),
-    "register-cache-pytree-fixed": {"input_ids": after_prompt(13)[1], "past_key_values": after_prompt(13)[0]},
+    "register-cache-pytree-fixed": {"input_ids": after_prompt(13)[1], CACHE: after_prompt(13)[0]},
     "register-dataclass-pytree-fixed": (torch.randn(1, 3), Store(torch.randn(2, 3), 8)),
 }
 """Inputs that the program of a specialised shim was not made for."""

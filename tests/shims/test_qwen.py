@@ -10,6 +10,7 @@ import torch
 import exportdoctor.shims as sh
 from exportdoctor.shims import ExportCall, call_for_part
 from exportdoctor.targets import BuiltPart
+from exportdoctor.targets.parts.decode import cache_input
 from parts import main_tensor, part_of
 
 pytestmark = pytest.mark.slow
@@ -79,4 +80,4 @@ def test_a_part_that_returns_its_cache_exports_with_the_cache_registered() -> No
         sh.export_program(call)
     with sh.apply_shims(shims("register-cache-pytree"), call) as changed:
         program = sh.export_program(changed)
-        assert program.module()(**copy.deepcopy(call.kwargs)).past_key_values is not None
+        assert program.module()(**copy.deepcopy(call.kwargs))[cache_input(call.module)] is not None

@@ -25,6 +25,7 @@ from transformers.vision_utils import get_vision_window_index
 import exportdoctor.shims as sh
 from exportdoctor.shims import ExportCall, ExportOptions
 from exportdoctor.targets.eager import run_calls
+from exportdoctor.targets.parts.decode import cache_input
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -642,6 +643,10 @@ def sliding_mistral() -> nn.Module:
     return MistralForCausalLM(config).eval()
 
 
+CACHE = str(cache_input(sliding_mistral()))
+"""The name of the input that takes the cache: transformers 5.24 gave it another."""
+
+
 @cache
 def after_prompt(length: int, seed: int = 0) -> Any:
     """The cache of the sliding Mistral after a prompt, and its next word, int (1, 1)."""
@@ -853,7 +858,7 @@ CASES: dict[str, Case] = {
     "attn-eager": case(lambda: ShortRow(with_attention("sdpa")), counted(5, 3), "u0 > 1"),
     "register-cache-pytree": case(tiny_llama, _WORDS, "DynamicCache", {"input_ids": {1: Dim.DYNAMIC}}),
     "register-cache-pytree-fixed": case(
-        sliding_mistral, [(after_prompt(12)[1], after_prompt(12)[0])], "DynamicCache", names=("past_key_values",)
+        sliding_mistral, [(after_prompt(12)[1], after_prompt(12)[0])], "DynamicCache", names=(CACHE,)
     ),
     "register-dataclass-pytree-fixed": case(Growing, [(torch.randn(1, 3), Store(torch.randn(2, 3), 7))], "Store"),
     "past-lru-cache": case(

@@ -19,6 +19,7 @@ from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.targets import BuiltPart, BuiltTarget, build, resolve
 from exportdoctor.targets.eager import run_once
+from exportdoctor.targets.parts.decode import cache_input
 from exportdoctor.targets.parts.dynamic_cache import tensors_of
 from exportdoctor.worker.inputs_code import inputs_code
 
@@ -189,7 +190,8 @@ def test_tensors_of_each_dtype_are_written(name: str, size: int) -> None:
 def test_the_code_of_a_decode_part_runs_with_its_cache(folder: Path) -> None:
     part = built(folder).part("decode")
     again = evaluate(inputs_code(part, target=str(folder)), part.module)
-    cache, given = part.kwargs["past_key_values"], again["kwargs"]["past_key_values"]
+    name = cache_input(part.module)
+    cache, given = part.kwargs[name], again["kwargs"][name]
     assert type(given) is type(cache)
     assert [tensor.shape for tensor in tensors_of(given)] == [tensor.shape for tensor in tensors_of(cache)]
     run_once(part.module, ((), again["kwargs"]))

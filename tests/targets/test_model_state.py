@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.utils import _pytree as pytree
+from transformers import AutoConfig, LlamaForCausalLM
+from transformers.utils import ModelOutput
 
 from exportdoctor.core.errors import NoPartError
 from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.targets import build, resolve
 from exportdoctor.targets.built import BuiltPart
+from exportdoctor.targets.parts.decode import decode_part, prefill_part
+from exportdoctor.targets.parts.model_context import ModelContext
 from exportdoctor.targets.parts.model_state import ModelState
 from exportdoctor.torch_internals.pytree_registry import registered_classes
 from tiny_configs import FAMILIES, write_config
@@ -84,6 +89,41 @@ def test_a_program_takes_and_returns_the_state_of_a_model(name: str, tmp_path: P
             assert len(pairs) > 1
             assert all(torch.allclose(one, other, atol=1e-5) for one, other in pairs)
     assert registered_classes() == before
+
+
+@dataclass
+class _Output(ModelOutput):
+    """Of a model that calls its cache `cache`, as transformers does since 5.24."""
+
+    logits: torch.Tensor | None = None
+    cache: Any = None
+
+
+class _Renamed(LlamaForCausalLM):
+    def forward(  # type: ignore[override]
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        cache: Any = None,
+        use_cache: bool | None = None,
+    ) -> _Output:
+        found = super().forward(input_ids, attention_mask, None, cache, use_cache=use_cache)
+        return _Output(logits=found.logits, cache=found.past_key_values)
+
+
+def test_an_input_of_the_cache_by_another_name(tmp_path: Path) -> None:
+    config = write_config(tmp_path / "llama", FAMILIES["llama"])
+    model = _Renamed(AutoConfig.from_pretrained(config)).eval()
+    subject = ModelContext(model=model, options=BuildOptions(weights="random"), device=torch.device("cpu"))
+    part, prompt = decode_part(subject), prefill_part(subject)
+    assert part.axes["cache length"] == ("cache[0][2]", "cache[1][2]", "cache[2][2]", "cache[3][2]")
+    with part.prepare(), torch.no_grad():
+        program = torch.export.export(model, (), part.kwargs, dynamic_shapes=part.dynamic_shapes, strict=False)
+        kwargs = part.more_inputs[0][1]
+        found = program.module()(**copy.deepcopy(kwargs))
+        assert torch.allclose(found.logits, model(**copy.deepcopy(kwargs)).logits, atol=1e-5)
+    with prompt.prepare():
+        assert len(_tensors(prompt.module(**prompt.kwargs))) == len(pytree.tree_leaves(part.kwargs["cache"])) + 1
 
 
 def test_a_prefill_returns_the_state(tmp_path: Path) -> None:

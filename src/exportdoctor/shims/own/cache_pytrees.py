@@ -235,7 +235,7 @@ SHIM = Shim(
     ),
     cures=(
         Cure(kinds=("unregistered_pytree",), message=r"DynamicCache|EncoderDecoderCache|Cache\b|cache_utils"),
-        Cure(exporters=("export-strict",), message=r"AssertionError", where=r"cache_utils|past_key_values"),
+        Cure(exporters=("export-strict",), message=r"AssertionError", where=r"cache_utils|past_key_values|\bcache\b"),
     ),
     needs=_NEEDS,
     link="https://github.com/pytorch/pytorch/issues/136582",

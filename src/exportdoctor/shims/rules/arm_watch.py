@@ -12,7 +12,7 @@ from typing import Any
 
 from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.shims.rules.code_swap import definition_of, function_of
-from exportdoctor.shims.rules.pure_callees import method_of_model_output
+from exportdoctor.shims.rules.pure_callees import init_wrappers_of_model_output, method_of_model_output
 from exportdoctor.shims.rules.pure_code import Purity
 from exportdoctor.targets.eager import hold_storage_id, storage_id
 from exportdoctor.targets.held_state import attributes_of
@@ -206,12 +206,13 @@ def _makes_model_output(frame: FrameType | None) -> bool:
     setter, checker = (
         getattr(method_of_model_output(name), "__code__", None) for name in ("__setattr__", "__post_init__")
     )
-    while frame is not None and frame.f_code is not checker:
+    whole = (checker, *init_wrappers_of_model_output())
+    while frame is not None and frame.f_code not in whole and not _is_generated_init(frame.f_code):
         caller = frame.f_back
         if frame.f_code is setter and caller is not None and _is_generated_init(caller.f_code):
             return True
         frame = caller
-    return frame is not None
+    return frame is not None and frame.f_code in whole
 
 
 def _is_generated_init(code: CodeType) -> bool:

@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 NOT_KNOWN = object()
@@ -75,7 +75,7 @@ def _parameters(callee: Any) -> tuple[str, ...]:
 def makes_record(kind: type[Any]) -> bool:
     """Whether calling the class does nothing but keep what it is given: a named tuple, a dataclass without code of its
     own, or an output class of transformers."""
-    if type(kind) is not type:
+    if type(kind) not in (type, type(_model_output())):
         return False
     if kind.__bases__ == (tuple,):
         return hasattr(kind, "_fields") and _is_generated(kind.__new__)
@@ -85,7 +85,7 @@ def makes_record(kind: type[Any]) -> bool:
     checks = getattr(kind, "__post_init__", None)
     return (
         "__init__" in vars(kind)
-        and _is_generated(kind.__init__)
+        and (_is_generated(kind.__init__) or _wraps_generated(kind.__init__))
         and factories <= {dataclasses.MISSING, list, dict, set, tuple}
         and (checks is None or checks is method_of_model_output("__post_init__"))
         and (kind.__setattr__ in (object.__setattr__, method_of_model_output("__setattr__")) or _is_frozen(kind))
@@ -94,8 +94,24 @@ def makes_record(kind: type[Any]) -> bool:
 
 def method_of_model_output(method: str) -> Any:
     """A method of the base of transformers' output classes; not a method where that is not imported."""
-    base = getattr(sys.modules.get("transformers.utils.generic"), "ModelOutput", None)
-    return getattr(base, method, NOT_KNOWN)
+    return getattr(_model_output(), method, NOT_KNOWN)
+
+
+def _model_output() -> Any:
+    return getattr(sys.modules.get("transformers.utils.generic"), "ModelOutput", None)
+
+
+def init_wrappers_of_model_output() -> tuple[CodeType, ...]:
+    """The code that the metaclass of transformers' output classes, since 5.24, puts around a generated `__init__`, so
+    that the cache may have the name that it had before."""
+    setter = vars(type(_model_output())).get("__setattr__")
+    constants = setter.__code__.co_consts if isinstance(setter, FunctionType) else ()
+    return tuple(one for one in constants if isinstance(one, CodeType))
+
+
+def _wraps_generated(function: Any) -> bool:
+    code = getattr(function, "__code__", None)
+    return code in init_wrappers_of_model_output() and _is_generated(inspect.unwrap(function))
 
 
 def _is_frozen(kind: Any) -> bool:

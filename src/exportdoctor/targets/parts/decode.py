@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 _BATCH, _LENGTH = (2, 3), (19, 27)
 """Sizes of the two input sets. A batch of one would be taken for a constant."""
 
+CACHE_INPUTS = ("past_key_values", "cache")
+"""What transformers has called the input of the cache before 5.24 and since."""
+
 _AXES = {"input_ids": {0: "batch"}, "attention_mask": {0: "batch", 1: "cache length + 1"}}
 
 
@@ -29,16 +32,17 @@ def decode_part(subject: ModelContext) -> BuiltPart:
     A model that fills no plain DynamicCache gets what it returns of its own, see `model_state`.
     """
     try:
-        _refuse_without_cache(subject, "decode")
-        cached = _fill(subject, "decode")
+        name, cached = _fill(subject, "decode")
     except NoPartError as error:
         return _own_decode_part(subject, error)
-    inputs = _inputs(subject, cached, batch=_BATCH[0], length=_LENGTH[0])
+    inputs, other = (
+        _inputs(subject, name, cached, batch=batch, length=length)
+        for batch, length in zip(_BATCH, _LENGTH, strict=True)
+    )
     positions = _positions_needed(subject, inputs)
-    other = _inputs(subject, cached, batch=_BATCH[1], length=_LENGTH[1])
     axes: dict[str, Any] = {
         **_AXES,
-        "past_key_values": [{0: "batch", 2: "cache length"} for _ in cached],
+        name: [{0: "batch", 2: "cache length"} for _ in cached],
         "position_ids": {len(positions) - 2: "batch"},
     }
     return assemble(
@@ -55,7 +59,6 @@ def prefill_part(subject: ModelContext) -> BuiltPart:
     """`input_ids` and `attention_mask` (batch, sequence) to logits and the cache that decoding goes on with."""
     prepare: Callable[[], AbstractContextManager[None]] = registered_cache
     try:
-        _refuse_without_cache(subject, "prefill")
         _fill(subject, "prefill")
     except NoPartError as error:
         prepare = _own_states(subject, error)[1].as_node
@@ -113,19 +116,23 @@ def _axes_between(one: torch.Tensor, other: torch.Tensor) -> dict[int, str]:
     return {place: names.get(pair, f"dimension {place} of the state") for place, pair in sizes if pair[0] != pair[1]}
 
 
-def _refuse_without_cache(subject: ModelContext, part: str) -> None:
-    if not all(takes_input(subject.model, name) for name in ("past_key_values", "use_cache")):
-        what = type(subject.model).__name__
-        raise NoPartError(f"{what} takes no past_key_values, so it has no part {part}", hint="Scan another part")
+def cache_input(model: torch.nn.Module) -> str | None:
+    """The input by which forward takes the cache, and the field of its output that has it; None where it takes none."""
+    return next((name for name in CACHE_INPUTS if takes_input(model, name)), None)
 
 
-def _fill(subject: ModelContext, part: str) -> list[torch.Tensor]:
-    """Runs a prompt through the model and returns each layer's key and value, to get their true shapes."""
+def _fill(subject: ModelContext, part: str) -> tuple[str, list[torch.Tensor]]:
+    """Runs a prompt through the model, to get the true shapes of each layer's key and value, which it returns behind
+    the name of the input that takes the cache."""
+    name = cache_input(subject.model)
+    if name is None or not takes_input(subject.model, "use_cache"):
+        what, names = type(subject.model).__name__, " or ".join(CACHE_INPUTS)
+        raise NoPartError(f"{what} takes no {names}, so it has no part {part}", hint="Scan another part")
     ids = subject.token_ids(_BATCH[0], _LENGTH[0])
     cache = cache_from(())
     kwargs = {"input_ids": ids, "attention_mask": ids.new_ones(ids.shape), "use_cache": True}
     try:
-        output = run_once(subject.model, ((), {**kwargs, "past_key_values": cache}))
+        output = run_once(subject.model, ((), {**kwargs, name: cache}))
     except Exception:  # it may need a cache that knows its configuration
         with blame_target("The forward that fills the cache failed"):
             run_once(subject.model, ((), kwargs))
@@ -133,21 +140,21 @@ def _fill(subject: ModelContext, part: str) -> list[torch.Tensor]:
             f"The model fills a cache of its own and no plain DynamicCache, so it has no part {part}",
             hint="Scan another part",
         ) from None
-    filled = getattr(output, "past_key_values", None)
+    filled = getattr(output, name, None)
     if type(filled) is not type(cache):
         found = type(filled).__name__
         raise NoPartError(
             f"The model uses a {found} instead of a DynamicCache, so it has no part {part}", hint="Scan another part"
         )
-    return tensors_of(filled)
+    return name, tensors_of(filled)
 
 
-def _inputs(subject: ModelContext, cached: list[torch.Tensor], *, batch: int, length: int) -> dict[str, Any]:
+def _inputs(subject: ModelContext, name: str, cached: list[torch.Tensor], *, batch: int, length: int) -> dict[str, Any]:
     ids = subject.token_ids(batch, 1)
     return {
         "input_ids": ids,
         "attention_mask": ids.new_ones(batch, length + 1),
-        "past_key_values": cache_from([_resize(tensor, batch=batch, length=length) for tensor in cached]),
+        name: cache_from([_resize(tensor, batch=batch, length=length) for tensor in cached]),
         "use_cache": True,
     }
 

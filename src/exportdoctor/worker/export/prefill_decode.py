@@ -17,6 +17,7 @@ from exportdoctor.shims.own.position_ids import INPUT, makes_positions, next_pos
 from exportdoctor.targets import BuiltPart, BuiltTarget
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import restore_afterwards
+from exportdoctor.targets.parts.decode import CACHE_INPUTS
 from exportdoctor.targets.parts.dynamic_cache import cache_from, registered_cache
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, failed_run, tensors_in
 
@@ -135,11 +136,12 @@ def _generate(prefill: BuiltPart, decode: BuiltPart, steps: tuple[Step, Step], c
 
 
 def _next(decode: BuiltPart, token: torch.Tensor, mask: torch.Tensor, cache: list[torch.Tensor]) -> dict[str, Any]:
+    place = next(name for name in CACHE_INPUTS if name in decode.kwargs)
     made = {
         **decode.kwargs,
         "input_ids": token,
         "attention_mask": mask,
-        "past_key_values": cache_from([one.to(mask.device) for one in cache]),
+        place: cache_from([one.to(mask.device) for one in cache]),
     }
     if "position_ids" in decode.kwargs:
         shape = (*decode.kwargs["position_ids"].shape[:-2], mask.shape[0], 1)
