@@ -905,6 +905,24 @@ def test_a_failure_that_another_shim_shows_as_well_is_one_of_the_model() -> None
     assert {one.failure.frames[0].line for one in search.hidden_failures() if one.failure} == {2}
 
 
+def test_a_failure_behind_what_cures_is_told_though_another_shim_had_led_to_it() -> None:
+    shims = (shim("tried-before", 1), shim("other-way", 1, soundness="signature"), shim("last", 2))
+
+    def answer(probe: Probe) -> Outcome:
+        if not {"tried-before", "other-way"} & {*probe.shims}:
+            return failing(1)
+        if "last" not in probe.shims:
+            return failing(2)
+        if "other-way" not in probe.shims:
+            return Outcome(probe="", status=OutcomeStatus.FAILED, numbers=WRONG)
+        return Outcome(probe="", status=OutcomeStatus.PASSED, numbers=RIGHT)
+
+    search = run_search(answer, shims)
+    assert search.prescription is not None
+    assert set(search.prescription.shims) == {"other-way", "last"}
+    assert {one.failure.frames[0].line for one in search.hidden_failures() if one.failure} == {2}
+
+
 BIASED = '''
 import torch
 from torch import nn

@@ -149,6 +149,11 @@ X, D = torch.ones(3, 4), {0: ROWS}
 FITS: dict[str, tuple[Any, Any, str]] = {
     "an argument that is left out": (((X, X), {}), {"a": D}, '{"a": R, "b": None}'),
     "trailing ones in a tuple": (((X, X), {}), (D,), '{"a": R, "b": None}'),
+    "an entry for what is left at its default": (((X,), {}), (D, None), '{"a": R}'),
+    "one by name for what is left at its default": (((X,), {}), {"a": D, "flag": None, "b": [None, {}]}, '{"a": R}'),
+    "an entry for one in the middle that is left at its default": (
+        ((X,), {"flag": X}), (D, None, None, D), '{"a": R, "flag": R}'
+    ),
     "sizes of what is None": (((X, None), {}), {"a": D, "b": D}, '{"a": R, "b": None}'),
     "sizes of a number": (((X, 3), {}), {"a": D, "b": D}, '{"a": R, "b": None}'),
     "a dynamic number": (((X, 3), {}), {"a": D, "b": Dim.AUTO}, '{"a": R, "b": Dim.AUTO}'),

@@ -302,6 +302,7 @@ class CureSearch:
                 self.met.append((candidate.shims, trial.outcome))
             elif trial.met_before:
                 frontier.postpone(candidate, trial.outcome)
+                self.met.append((candidate.shims, trial.outcome))
         yield self._confirm_ahead(found, confirm)
         if found is None and not self.note:
             none_cures = wording.NONE_CURES if target.to == "export" else wording.NONE_CURES_LATER

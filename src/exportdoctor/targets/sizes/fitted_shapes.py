@@ -67,6 +67,7 @@ def _readings(
     rest = next((name for name, kind in kinds.items() if kind is inspect.Parameter.VAR_POSITIONAL), None)
     bundle = next((name for name, kind in kinds.items() if kind is inspect.Parameter.VAR_KEYWORD), None)
     if isinstance(shapes, Mapping):
+        shapes = _without_absent(shapes, signature, bound)
         yield shapes
         if bundle is not None:
             inner = {name: spec for name, spec in shapes.items() if name in bound[bundle] and name not in bound}
@@ -78,12 +79,28 @@ def _readings(
     elif isinstance(shapes, list | tuple):
         if len(shapes) <= len(bound):
             yield dict(zip(bound, shapes, strict=False))
+        if rest is None and len(bound) < len(signature.parameters) >= len(shapes):
+            yield _without_absent(dict(zip(signature.parameters, shapes, strict=False)), signature, bound)
         if rest is not None:
             first = list(bound).index(rest)
             if len(shapes) == positional:
                 yield {**dict(zip(bound, shapes[:first], strict=False)), rest: tuple(shapes[first:])}
         elif len(bound) == 1:
             yield dict.fromkeys(bound, shapes)
+
+
+def _without_absent(
+    shapes: Mapping[str, Any], signature: inspect.Signature, bound: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The entries, without those that say nothing of an argument that is left at its default."""
+    absent = signature.parameters.keys() - bound.keys()
+    return {name: spec for name, spec in shapes.items() if name not in absent or not _says_nothing(spec)}
+
+
+def _says_nothing(spec: Any) -> bool:
+    if isinstance(spec, Mapping):
+        return all(map(_says_nothing, spec.values()))
+    return spec is None or (isinstance(spec, list | tuple) and all(map(_says_nothing, spec)))
 
 
 def _fit_entries(values: Mapping[Any, Any], specs: Any) -> dict[Any, Any]:

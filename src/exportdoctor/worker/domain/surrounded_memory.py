@@ -66,7 +66,7 @@ class _Surrounded(dispatch_mode_class()):  # type: ignore[misc]
             return leaf
         steps = zip(leaf.shape, leaf.stride(), strict=True)
         extent = 1 + sum((size - 1) * stride for size, stride in steps) if leaf.numel() else 0
-        if extent != leaf.numel() or leaf.is_conj() or leaf.is_neg():
+        if extent != leaf.numel() or leaf.is_conj() or leaf.is_neg() or leaf._is_zerotensor():
             return leaf
         around = max(self._least, extent)
         memory = torch.full((extent + 2 * around,), self._in(leaf.dtype), dtype=leaf.dtype, device=leaf.device)

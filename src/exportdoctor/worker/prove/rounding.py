@@ -54,6 +54,8 @@ class RoundingNoise(dispatch_mode_class()):  # type: ignore[misc]
         result = func(*args, **(kwargs or {}))
         if not isinstance(result, torch.Tensor) or not result.is_floating_point() or is_fake(result) or result.is_meta:
             return result
+        if result._is_zerotensor():  # of forward-mode differentiation: it has no memory, and below a mode is read as if
+            return result
         if func.__name__.partition(".")[0] in PASSED_ON or func._schema.returns[0].alias_info is not None:
             return result
         return (result * self._noise(result)).to(result.dtype)
