@@ -24,6 +24,8 @@ class Stateful(nn.Module):
         self.register_buffer("table", torch.arange(6.0), persistent=False)
         self.scale = nn.Parameter(torch.tensor(0.5))
         self.read = read
+        self.chosen = torch.tensor([True, False, True])
+        self.by_level = [torch.tensor(2), {"last": torch.tensor([1, 3])}]
 
     def forward(self, x: Tensor) -> Any:
         return self.read(self, x)
@@ -65,7 +67,18 @@ def finds(self: Any, x: Tensor) -> Tensor:
     return x + 1 if any(size > 9 for size in self.sizes) else x
 
 
-READS = (inverts, finds, writes_where_new, splits, computes, asks_a_weight, loops)
+def asks_an_attribute(self: Any, x: Tensor) -> Tensor:
+    for place, chosen in enumerate(self.chosen):
+        x = x * 2 if chosen else x + place
+    return x
+
+
+def asks_tensors_in_containers(self: Any, x: Tensor) -> Tensor:
+    first, others = self.by_level
+    return x[:, : int(first) + others["last"].max().item()] if others["last"][0] < first else x
+
+
+READS = (asks_an_attribute, asks_tensors_in_containers, inverts, finds, writes_where_new, splits, computes, asks_a_weight, loops)
 
 
 def call_of(module: nn.Module) -> ExportCall:
@@ -116,6 +129,12 @@ def writes_by_another_name(self: Any, x: Tensor) -> Tensor:
     return x * 2 if self.table[0] > 3 else x
 
 
+def assigns_an_attribute(self: Any, x: Tensor) -> Tensor:
+    x = x * 2 if self.chosen[0] else x
+    self.chosen = self.chosen.clone()
+    return x
+
+
 def reads_an_input(self: Any, x: Tensor) -> Tensor:
     return x if (x + self.table[0]).sum() > 0 else -x
 
@@ -128,6 +147,7 @@ def draws(self: Any, x: Tensor) -> Tensor:
     ("read", "told"),
     [
         (counts, "changes groups"),
+        (assigns_an_attribute, "changes chosen"),
         (counts_in_a_view, "reads no value"),
         (writes_by_another_name, "reads no value"),
         (reads_an_input, "reads no value"),

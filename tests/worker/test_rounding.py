@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -171,3 +173,17 @@ def test_in_single_precision_no_tolerance_is_widened() -> None:
     row = row_of(one, 0.1)
     assert not row.holds
     assert widen_to_rounding(module, [one], [row]) == [row]
+
+
+@pytest.mark.slow
+def test_noise_leaves_out_zeros_that_have_no_memory() -> None:
+    """In a process of its own: to compute with them below a mode ends it."""
+    code = """
+import torch
+from exportdoctor.worker.prove.rounding import RoundingNoise
+
+layer, x = torch.nn.Linear(3, 2), torch.ones(1, 3)
+with RoundingNoise(16, 1):
+    torch.func.jvp(layer, (x,), (x,))
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0

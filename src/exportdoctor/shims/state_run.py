@@ -14,6 +14,9 @@ from exportdoctor.torch_internals.fake_tensors import is_fake
 from exportdoctor.torch_internals.tracing_modes import outside_all_modes
 from exportdoctor.torch_internals.trees import tree_leaves
 
+_LONGEST_CONTAINER = 200
+"""Entries of a list or a dict in an attribute that is looked into."""
+
 LARGEST = 2**20
 """Elements of a tensor of the state that is followed, and of what is computed from it."""
 
@@ -22,7 +25,7 @@ class FollowedState(Protocol):
     """What is known of the tensors of one run."""
 
     read: set[str]
-    """The buffers and parameters that were read, or from which what was read was computed."""
+    """The tensors of the state that were read, or from which what was read was computed."""
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The result of `func`; where it reads a known value, that value."""
@@ -43,10 +46,11 @@ def following_state(call: ExportCall, follow: Follow) -> Iterator[tuple[ExportCa
     root, runs, changed = call.module, list[FollowedState](), set[str]()
     real = {name: one.detach().clone() for name, one in _state_of(root).items() if not is_fake(one) and not one.is_meta}
 
-    def note(known: FollowedState) -> None:
+    def note(known: FollowedState, before: Mapping[str, Any]) -> None:
         now = _state_of(root)
         runs.append(known)
-        changed.update(name for name in known.read if name not in now or not torch.equal(now[name], real[name]))
+        kept = {name for name in known.read if now.get(name) is before[name] and torch.equal(now[name], real[name])}
+        changed.update(known.read - kept)
 
     # what was read before eager raised is asserted like everything else
     with torch.no_grad(), suppress(Exception), _patch_forward(root, real, follow, note):
@@ -93,27 +97,46 @@ def _mode_of(known: FollowedState) -> Any:
 
 
 def _state_of(module: Any) -> dict[str, Any]:
-    """The buffers and parameters by name, those that are small enough."""
-    named = (*module.named_buffers(remove_duplicate=False), *module.named_parameters(remove_duplicate=False))
-    return {name: tensor for name, tensor in named if tensor.numel() <= LARGEST}
+    """The buffers, the parameters and the plain tensors in attributes by name, those that are small enough."""
+    registered = (*module.named_buffers(remove_duplicate=False), *module.named_parameters(remove_duplicate=False))
+    return {name: tensor for name, tensor in (*_attributes_of(module), *registered) if tensor.numel() <= LARGEST}
+
+
+def _attributes_of(module: Any) -> Iterator[tuple[str, Any]]:
+    """The tensors in attributes of the modules that are neither buffers nor parameters, also in lists and dicts."""
+    import torch
+
+    for path, part in module.named_modules():
+        for name, value in vars(part).items():
+            held = value if isinstance(value, torch.Tensor) or _is_short_container(name, value) else None
+            for place, leaf in enumerate(tree_leaves(held)):
+                if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided and not leaf.is_quantized:
+                    yield ".".join(filter(None, (path, name))) + (f"[{place}]" if leaf is not value else ""), leaf
+
+
+def _is_short_container(name: str, value: Any) -> bool:
+    ours = name in ("_parameters", "_buffers", "_modules") or name.endswith("_hooks")
+    return isinstance(value, list | tuple | dict) and not ours and len(value) <= _LONGEST_CONTAINER
 
 
 def _patch_forward(
     root: Any,
     real: Mapping[str, Any],
     follow: Follow,
-    note: Callable[[FollowedState], None] = lambda known: None,
+    note: Callable[[FollowedState, Mapping[str, Any]], None] = lambda known, before: None,
 ) -> AbstractContextManager[None]:
-    """Within it, the state of `root` is followed in its forward; `note` gets what was known at the end of each call."""
+    """Within it, the state of `root` is followed in its forward; `note` gets what was known at the end of each call, and
+    the state at its start."""
 
     def wrap(forward: Forward) -> Forward:
         def with_known_state(*args: Any, **kwargs: Any) -> Any:
-            known = follow({name: one for name, one in _state_of(root).items() if name in real}, real)
+            before = {name: one for name, one in _state_of(root).items() if name in real}
+            known = follow(before, real)
             with _mode_of(known):
                 try:
                     return forward(*args, **kwargs)
                 finally:
-                    note(known)
+                    note(known, before)
 
         return with_known_state
 

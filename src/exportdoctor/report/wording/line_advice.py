@@ -243,7 +243,10 @@ def draw_by_method(finding: Finding) -> str:
     name = (finding.op or "").removeprefix("aten.").partition(".")[0]
     if name not in _DRAWS:
         return ""
-    return f"Write `{_DRAWS[name]}`, which takes dynamic sizes, or leave out `generator=`."
+    return (
+        f"Write `{_DRAWS[name]}`, which takes dynamic sizes, or leave out `generator=`. Where forward seeds the "
+        "generator, draw the numbers outside the model and pass them in: a program does not seed it again."
+    )
 
 
 def size_as_number(finding: Finding) -> str:

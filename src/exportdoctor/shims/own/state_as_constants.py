@@ -1,4 +1,4 @@
-"""Numbers and conditions that Python reads from buffers, parameters and constants alone: the values at the export."""
+"""Numbers and conditions that Python reads from the module's state and constants alone: the values at the export."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from exportdoctor.shims.state_run import following_state
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
     with following_state(call, KnownTensors) as (changed, runs):
         if not any(known.read for known in runs):
-            raise NotApplicable("Python reads no value that follows from buffers and parameters alone")
+            raise NotApplicable("Python reads no value that follows from the module's own tensors alone")
         yield changed
 
 
 SHIM = Shim(
     id="state-as-constants",
-    title="Answers what Python reads from buffers and parameters with their values at the export",
+    title="Answers what Python reads from the module's own tensors with their values at the export",
     soundness="precondition",
     enter=_enter,
     does=(
         "`if self.initialised`, `int(self.groups)` and `self.scale.item()` depend on the module's state, and on no "
-        "input. Python gets the values at the export of what follows from buffers and parameters alone, and the "
-        "program asserts that its own are the same. Not applicable where forward changes what Python reads."
+        "input. Python gets the values at the export of what follows from buffers, parameters and tensors in other "
+        "attributes alone, and the program asserts that its own are the same. Not applicable where forward changes "
+        "what Python reads."
     ),
-    precondition="buffers and parameters that Python reads keep their values; the program refuses others",
+    precondition="the module's own tensors that Python reads keep their values; the program refuses other buffers",
     cures=(Cure(kinds=("data_dependent_value", "data_dependent_guard")),),
     needs={"torch": ">=2.8"},
     link="https://docs.pytorch.org/docs/stable/export.html#data-and-shape-dependent-control-flow",
@@ -38,7 +39,7 @@ SHIM = Shim(
     rank=25,
     replaces=(
         Replacement(
-            target="what Python reads from buffers and parameters",
+            target="what Python reads from the module's own tensors",
             before="if not self.initialised:\n    ...\nx = x * self.scale.item()\n",
             after="if not True:\n    ...\nx = x * 3.0\n",
         ),
