@@ -78,7 +78,17 @@ def asks_tensors_in_containers(self: Any, x: Tensor) -> Tensor:
     return x[:, : int(first) + others["last"].max().item()] if others["last"][0] < first else x
 
 
-READS = (asks_an_attribute, asks_tensors_in_containers, inverts, finds, writes_where_new, splits, computes, asks_a_weight, loops)
+READS = (
+    asks_an_attribute,
+    asks_tensors_in_containers,
+    inverts,
+    finds,
+    writes_where_new,
+    splits,
+    computes,
+    asks_a_weight,
+    loops,
+)
 
 
 def call_of(module: nn.Module) -> ExportCall:

@@ -19,7 +19,7 @@ from exportdoctor.core.errors import TargetError, UsageError
 from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.targets import BuiltPart, build, plan_for_module, resolve
 from exportdoctor.targets.eager import restore_afterwards, run_once
-from exportdoctor.targets.factory.factory_file import check_factory
+from exportdoctor.targets.factory.factory_file import check_factory, source_hashes
 from exportdoctor.targets.factory.factory_plan import FactoryPlan
 from exportdoctor.targets.sizes.other_sizes import GROWTHS, grown_size, repeat_to
 from exportdoctor.torch_internals.fake_tensors import new_fake_mode
@@ -37,7 +37,7 @@ def _no_leftover_modules() -> Any:
     before, path = set(sys.modules), list(sys.path)
     yield
     for name in set(sys.modules) - before:
-        if name in ("mine", "neighbour", "torch_factory"):
+        if name.partition(".")[0] in ("mine", "neighbour", "torch_factory", "outer", "inner"):
             del sys.modules[name]
     sys.path[:] = path
 
@@ -206,6 +206,61 @@ def test_a_factory_imports_its_neighbours_and_its_classes_pickle(tmp_path: Path)
     assert type(part.module).__module__ == "mine"
     assert "class M(nn.Linear)" in inspect.getsource(type(part.module))
     assert type(pickle.loads(pickle.dumps(part.module))) is type(part.module)
+
+
+_UP = "from ..sizes import SIZE\nfrom . import other\ndef build(): return M(SIZE, other.SIZE), (torch.ones(1, 3),)\n"
+
+
+@pytest.mark.parametrize("marked", [("outer", "outer/inner"), ("outer/inner",), ()], ids=len)
+def test_relative_imports_are_those_of_the_package_that_the_folders_are(
+    marked: tuple[str, ...], tmp_path: Path
+) -> None:
+    folder = tmp_path / "outer" / "inner"
+    folder.mkdir(parents=True)
+    for place in marked:
+        (tmp_path / place / "__init__.py").touch()
+    (tmp_path / "outer" / "sizes.py").write_text("SIZE = 3\n")
+    (folder / "other.py").write_text("SIZE = 2\n")
+    ref = write(folder, _UP)
+    part = build_part(ref)
+    assert type(part.module).__module__ == "outer.inner.mine"
+    assert type(pickle.loads(pickle.dumps(part.module))) is type(part.module)
+    before = source_hashes(folder / "mine.py")
+    (tmp_path / "outer" / "sizes.py").write_text("SIZE = 4\n")
+    assert before.keys() >= {"mine.py", "other.py", "../sizes.py"}
+    assert before != source_hashes(folder / "mine.py")
+
+
+def test_a_package_may_be_the_file_that_is_given(tmp_path: Path) -> None:
+    folder = tmp_path / "outer"
+    folder.mkdir()
+    (folder / "other.py").write_text("SIZE = 2\n")
+    body = "from .other import SIZE\ndef build(): return M(SIZE, 2), (torch.ones(1, 2),)\n"
+    assert build_part(write(folder, body, name="__init__.py")).module.in_features == 2
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "try:\n    from .other import SIZE\nexcept ImportError:\n    from other import SIZE\n",
+        "from other import SIZE\n",
+    ],
+    ids=["tried", "plain"],
+)
+def test_without_an_import_that_needs_it_a_folder_is_no_package(imports: str, tmp_path: Path) -> None:
+    (tmp_path / "__init__.py").write_text("1 / 0\n")
+    (tmp_path / "other.py").write_text("SIZE = 2\n")
+    part = build_part(write(tmp_path, imports + "def build(): return M(SIZE, 2), (torch.ones(1, 2),)\n"))
+    assert type(part.module).__module__ == "mine"
+    del sys.modules["other"]
+
+
+def test_a_package_of_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "torch"
+    folder.mkdir()
+    (folder / "other.py").write_text("SIZE = 2\n")
+    with pytest.raises(TargetError, match="the package 'torch', which is another one here"):
+        build_part(write(folder, "from .other import SIZE\ndef build(): ...\n"))
 
 
 def test_a_factory_file_cannot_take_the_place_of_a_library(tmp_path: Path) -> None:

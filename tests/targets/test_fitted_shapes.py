@@ -152,7 +152,9 @@ FITS: dict[str, tuple[Any, Any, str]] = {
     "an entry for what is left at its default": (((X,), {}), (D, None), '{"a": R}'),
     "one by name for what is left at its default": (((X,), {}), {"a": D, "flag": None, "b": [None, {}]}, '{"a": R}'),
     "an entry for one in the middle that is left at its default": (
-        ((X,), {"flag": X}), (D, None, None, D), '{"a": R, "flag": R}'
+        ((X,), {"flag": X}),
+        (D, None, None, D),
+        '{"a": R, "flag": R}',
     ),
     "sizes of what is None": (((X, None), {}), {"a": D, "b": D}, '{"a": R, "b": None}'),
     "sizes of a number": (((X, 3), {}), {"a": D, "b": D}, '{"a": R, "b": None}'),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
+import itertools
+import os
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -41,12 +44,18 @@ def check_factory(file: Path, *, name: str, what: str = "factory") -> None:
 def import_factory_file(file: Path) -> ModuleType:
     """The file as a module registered under its own stem, its folder on `sys.path`.
 
-    So its classes pickle, `inspect.getsource` finds them, and it can import its neighbours.
+    So its classes pickle, `inspect.getsource` finds them, and it can import its neighbours. One with relative imports
+    is a module of the package that its folder is, and the folder that has the package is on `sys.path`.
     """
     path = file.resolve()
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(_module_name(path), path)
+    package = _package_of(path)
+    root = path.parents[len(package)]
+    for folder in (path.parent, root):
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
+    _import_package(package[:-1] if path.stem == "__init__" else package, root)
+    places = [str(path.parent)] if package and path.stem == "__init__" else None
+    spec = importlib.util.spec_from_file_location(_module_name(path, package), path, submodule_search_locations=places)
     if spec is None or spec.loader is None:
         raise TargetError(f"Python cannot import {str(file)!r}")
     module = importlib.util.module_from_spec(spec)
@@ -55,8 +64,49 @@ def import_factory_file(file: Path) -> ModuleType:
     return module
 
 
-def _module_name(path: Path) -> str:
+def _package_of(path: Path) -> tuple[str, ...]:
+    """The names of the package to which the file's relative imports refer, outermost first; empty where it has none.
+
+    They are those of its folders, as many as have an `__init__.py`, and at least as many as an import goes up.
+    """
+    up = max(_levels_of_imports(_parse(path)), default=0)
+    if not up:
+        return ()
+    folders = list(itertools.takewhile(lambda folder: (folder / "__init__.py").is_file(), path.parents))
+    names = tuple(folder.name for folder in reversed(path.parents[: max(up, len(folders))]))
+    return names if all(names) and not any("." in name for name in names) else ()
+
+
+def _levels_of_imports(node: ast.AST) -> Iterator[int]:
+    """By how many packages each import of the code goes up that has to succeed: not in a `try`, nor for types alone."""
+    for child in ast.iter_child_nodes(node):
+        match child:
+            case ast.ImportFrom(level=up):
+                yield up
+            case ast.Try(handlers=[_, *_]):
+                yield from itertools.chain.from_iterable(map(_levels_of_imports, (*child.handlers, *child.orelse)))
+            case ast.If(test=test) if "TYPE_CHECKING" in ast.unparse(test):
+                yield from itertools.chain.from_iterable(map(_levels_of_imports, child.orelse))
+            case _:
+                yield from _levels_of_imports(child)
+
+
+def _import_package(package: tuple[str, ...], root: Path) -> None:
+    """Import the package in that folder. Raises TargetError where another of its name was imported before."""
+    for count in range(1, len(package) + 1):
+        name, folder = ".".join(package[:count]), root.joinpath(*package[:count])
+        found = importlib.import_module(name)
+        if str(folder) not in (str(Path(one).resolve()) for one in getattr(found, "__path__", ())):
+            raise TargetError(
+                f"The relative imports need {str(folder)!r} as the package {name!r}, which is another one here",
+                hint="Rename the folder",
+            )
+
+
+def _module_name(path: Path, package: tuple[str, ...]) -> str:
     """The file's stem, unless another module has that name already: a factory in torch.py must not replace torch."""
+    if package:
+        return ".".join(package if path.stem == "__init__" else (*package, path.stem))
     taken = sys.modules.get(path.stem)
     theirs = taken is not None and getattr(taken, "__file__", None) != str(path)
     return f"{path.stem}_factory" if theirs else path.stem
@@ -69,7 +119,7 @@ def source_hashes(file: Path) -> dict[str, str]:
     waiting = [file]
     while waiting:
         path = waiting.pop()
-        name = path.relative_to(folder).as_posix()
+        name = Path(os.path.relpath(path, folder)).as_posix()
         if name in hashes:
             continue
         hashes[name] = file_identity(str(path))
@@ -141,7 +191,13 @@ def _neighbours(path: Path, folder: Path) -> Iterator[Path]:
     except ExportdoctorError:
         return
     for node in ast.walk(tree):
+        place = folder
         match node:
+            case ast.ImportFrom(level=up, module=module, names=aliases) if up and up < len(path.parents):
+                place = path.parents[up - 1]
+                yield from (found for one in path.parents[:up] if (found := one / "__init__.py").is_file())
+                start = f"{module}." if module else ""
+                dotted = [*filter(None, [module]), *(f"{start}{alias.name}" for alias in aliases)]
             case ast.Import(names=aliases):
                 dotted = [alias.name for alias in aliases]
             case ast.ImportFrom(module=str(module), names=aliases):
@@ -149,5 +205,5 @@ def _neighbours(path: Path, folder: Path) -> Iterator[Path]:
             case _:
                 continue
         for name in dotted:
-            stem = folder.joinpath(*name.split("."))
+            stem = place.joinpath(*name.split("."))
             yield from (found for found in (stem.with_suffix(".py"), stem / "__init__.py") if found.is_file())
