@@ -43,6 +43,18 @@ def test_an_annotation_stands_at_the_innermost_line_of_the_repository(found: Rep
     assert second.startswith("::error title="), "an installed file is nothing that GitHub could show"
 
 
+def test_no_annotation_leaves_a_run_green_that_was_cut_off_or_a_part_without_a_verdict(found: Report) -> None:
+    cut = fold(tuple(qwen_scan())[:-1]).report()
+    assert not cut.complete
+    assert (
+        render(cut, "github").splitlines()[-1].startswith("::error title=exportdoctor::Qwen2.5-VL-3B: This run was cut")
+    )
+    assert json.loads(render(cut, "brief"))["next"] == [f"exportdoctor scan --resume {cut.run}"]
+    parts = tuple(msgspec.structs.replace(part, verdict="unknown") for part in found.parts)
+    (line,) = render(msgspec.structs.replace(found, findings=(), parts=parts), "github").splitlines()
+    assert line.startswith("::error title=exportdoctor::Qwen2.5-VL-3B full ")
+
+
 def test_sarif_is_placed_in_the_repository_and_tells_of_the_library(found: Report) -> None:
     result = json.loads(render(found, "sarif"))["runs"][0]["results"][0]
     place = result["locations"][0]["physicalLocation"]

@@ -65,8 +65,14 @@ def brief(report: Report) -> BriefReport:
             _brief_finding(one, report) for one in report.findings if not wording.same_as_earlier(one, report)
         ),
         notes=report.notes,
-        next=tuple(command for command, _ in wording.next_commands(report)),
+        next=_next(report),
     )
+
+
+def _next(report: Report) -> tuple[str, ...]:
+    if not report.complete and not report.error and not report.target.in_memory:
+        return (wording.resume_command(report.run),)
+    return tuple(command for command, _ in wording.next_commands(report))
 
 
 def render(report: Report) -> str:

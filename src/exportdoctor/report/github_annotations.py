@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from exportdoctor.core.failure.finding import Finding
-from exportdoctor.core.run.report import Report
+from exportdoctor.core.run.report import PartRecord, Report
 from exportdoctor.report import wording
 from exportdoctor.report.repository_paths import places_of
 
 
 def render(report: Report, known: frozenset[str] = frozenset()) -> str:
-    """A line for each finding, and one for each part that exports as it is. `known`: the ids that a baseline has."""
+    """A line for each finding, one for each part that has none, and one for a run that was cut off. `known`: the ids
+    that a baseline has."""
     lines = [
         _annotation(finding, report, "notice" if finding.id in known else level_of(finding, report))
         for finding in report.findings
     ]
-    lines += [
-        f"::notice title=exportdoctor::{_data(f'{report.target.ref} {part.name} exports')}"
-        for part in report.parts
-        if part.verdict == "passes" and part.complete
-    ]
+    told = {finding.part for finding in report.findings}
+    lines += [_of_part(part, report) for part in report.parts if part.complete and part.name not in told]
+    if note := wording.cut_off_note(report):
+        lines.append(f"::error title=exportdoctor::{_data(f'{report.target.ref}: {note}')}")
     return "\n".join(lines) + "\n" if lines else ""
+
+
+def _of_part(part: PartRecord, report: Report) -> str:
+    level, said = ("notice", "exports") if part.verdict == "passes" else ("error", wording.verdict(part, 0))
+    return f"::{level} title=exportdoctor::{_data(f'{report.target.ref} {part.name} {said}')}"
 
 
 def level_of(finding: Finding, report: Report) -> str:

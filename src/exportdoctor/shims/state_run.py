@@ -125,8 +125,8 @@ def _patch_forward(
     follow: Follow,
     note: Callable[[FollowedState, Mapping[str, Any]], None] = lambda known, before: None,
 ) -> AbstractContextManager[None]:
-    """Within it, the state of `root` is followed in its forward; `note` gets what was known at the end of each call, and
-    the state at its start."""
+    """Within it, the state of `root` is followed in its forward; `note` gets what was known at the end of each call,
+    and the state at its start."""
 
     def wrap(forward: Forward) -> Forward:
         def with_known_state(*args: Any, **kwargs: Any) -> Any:
