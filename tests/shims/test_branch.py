@@ -27,6 +27,7 @@ from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_pr
 from exportdoctor.shims.rules.arm_choice import ArmChoices
 from exportdoctor.shims.rules.code_swap import all_code
 from exportdoctor.shims.rules.own_tensors import write_counters_as_bindings
+from exportdoctor.targets.factory.factory_file import import_factory_file
 from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.describe.python_frames import is_user_frame, tracebacks
 
@@ -300,6 +301,26 @@ class OutputObject(nn.Module):
 def call_of(make: Callable[[], nn.Module]) -> ExportCall:
     torch.manual_seed(0)
     return ExportCall(module=make().eval(), args=(torch.randn(3, 4),), dynamic_shapes=({0: Dim.DYNAMIC},))
+
+
+@pytest.mark.slow
+def test_comments_and_strings_at_the_margin_are_no_obstacle(tmp_path: Path) -> None:
+    file = tmp_path / "margins.py"
+    file.write_text(
+        "from torch import nn\n"
+        "class Margins(nn.Module):\n"
+        "    def forward(self, x):\n"
+        "#        x = x + 1\n"
+        "        if x.sum() > 0:\n"
+        "            return x * 2\n"
+        '        note = """of\nthe other side"""\n'
+        "        return x - len(note)\n"
+    )
+    call = call_of(import_factory_file(file).Margins)
+    with apply_shims([find("branch-as-where")], call) as given:
+        program = export_program(given).module()
+    for x in (torch.ones(5, 4), -torch.ones(2, 4)):
+        torch.testing.assert_close(program(x), call.module(x))
 
 
 @pytest.mark.slow

@@ -190,7 +190,7 @@ def test_tensors_of_each_dtype_are_written(name: str, size: int) -> None:
 def test_the_code_of_a_decode_part_runs_with_its_cache(folder: Path) -> None:
     part = built(folder).part("decode")
     again = evaluate(inputs_code(part, target=str(folder)), part.module)
-    name = cache_input(part.module)
+    name = str(cache_input(part.module))
     cache, given = part.kwargs[name], again["kwargs"][name]
     assert type(given) is type(cache)
     assert [tensor.shape for tensor in tensors_of(given)] == [tensor.shape for tensor in tensors_of(cache)]

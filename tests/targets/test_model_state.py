@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 from transformers import AutoConfig, LlamaForCausalLM
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 from exportdoctor.core.errors import NoPartError
 from exportdoctor.core.records.target import BuildOptions, TargetRef

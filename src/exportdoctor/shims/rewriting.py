@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-import textwrap
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
+
+from exportdoctor.core.parse_indented import parse_indented
 
 
 def rebind_globals(function: Callable[..., Any], names: dict[str, Any]) -> Callable[..., Any]:
@@ -36,7 +37,7 @@ class Overlay:
 def function_tree(function: Callable[..., Any]) -> ast.FunctionDef | None:
     """The syntax tree of a function's definition, inside all decorators; `None` where there is no source."""
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
+        tree = parse_indented(inspect.getsource(inspect.unwrap(function)))
     except (OSError, TypeError, SyntaxError):
         return None
     node = tree.body[0] if tree.body else None
@@ -45,4 +46,4 @@ def function_tree(function: Callable[..., Any]) -> ast.FunctionDef | None:
 
 def rewrite_source(source: str, change: ast.NodeTransformer) -> str:
     """The source of a definition with `change` applied, as Python prints it."""
-    return ast.unparse(ast.fix_missing_locations(change.visit(ast.parse(textwrap.dedent(source))))) + "\n"
+    return ast.unparse(ast.fix_missing_locations(change.visit(parse_indented(source)))) + "\n"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from exportdoctor.core.parse_indented import parse_indented
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -128,5 +129,5 @@ def _definitions(text: str) -> dict[str, ast.FunctionDef]:
             else:
                 visit(child, prefix)
 
-    visit(ast.parse(textwrap.dedent(text)), "")
+    visit(parse_indented(text), "")
     return found

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from exportdoctor.core.failure.frames import is_defined_in_torch
+from exportdoctor.core.parse_indented import parse_indented
 from exportdoctor.core.patch_attribute import patch_attributes
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.installed_sources import folder_of
@@ -169,7 +170,7 @@ def rewrite_control_flow(call: ExportCall) -> Iterator[ExportCall]:
 def _rewrite_forward(transform: Any, owner: type[Any]) -> Any:
     """The forward with its branches made into `torch.cond`, or `None` where that can't be done or there are none."""
     try:
-        tree = ast.parse(inspect.cleandoc("\n" + inspect.getsource(owner.forward)))  # type: ignore[attr-defined]
+        tree = parse_indented(inspect.getsource(owner.forward))  # type: ignore[attr-defined]
         if not any(isinstance(node, ast.If) for node in ast.walk(tree)):
             return None
         made = transform(owner.forward).func  # type: ignore[attr-defined]

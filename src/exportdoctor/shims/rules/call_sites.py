@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from types import CodeType, FrameType
 from typing import Any
+
+from exportdoctor.core.parse_indented import parse_indented
 
 _PLAIN = int | float | bool | str | None
 _SETTERS = frozenset({"setattr", "delattr", "vars", "globals", "__dict__", "__setattr__", "register_buffer"})
@@ -104,18 +105,10 @@ def _tree_of(code: CodeType) -> ast.AST | None:
     """The syntax tree of some code with the places of its file; `None` where there is no source."""
     try:
         lines, first = inspect.getsourcelines(code)
-        text = textwrap.dedent("".join(lines))
-        tree = ast.parse(text)
+        tree = parse_indented("".join(lines))
     except (OSError, TypeError, SyntaxError):
         return None
-    indent = len(lines[0]) - len(text.splitlines(keepends=True)[0])
-    for node in ast.walk(tree):
-        if isinstance(node, ast.expr | ast.stmt):
-            node.lineno += first - 1
-            node.end_lineno = (node.end_lineno or 0) + first - 1
-            node.col_offset += indent
-            node.end_col_offset = (node.end_col_offset or 0) + indent
-    return tree
+    return ast.increment_lineno(tree, first - 1)
 
 
 def names_set(codes: Iterable[CodeType]) -> frozenset[str] | None:

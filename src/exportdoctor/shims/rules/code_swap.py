@@ -7,7 +7,6 @@ import copy
 import inspect
 import linecache
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from types import CodeType, FunctionType, ModuleType
@@ -15,6 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from exportdoctor.core.failure.frames import is_local_file, is_user_file
+from exportdoctor.core.parse_indented import parse_indented
 from exportdoctor.core.patch_attribute import patch_item
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.targets.held_state import attributes_of
@@ -135,7 +135,7 @@ def definition_of(function: FunctionType) -> ast.FunctionDef | None:
     if known is not None:
         return copy.deepcopy(known)
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function.__code__)))
+        tree = parse_indented(inspect.getsource(function.__code__))
     except (OSError, TypeError, SyntaxError):
         return None
     node = tree.body[0] if tree.body else None

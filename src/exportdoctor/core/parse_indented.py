@@ -1,0 +1,19 @@
+"""Parses a definition as it stands in its file, whatever its indentation."""
+
+from __future__ import annotations
+
+import ast
+
+
+def parse_indented(text: str) -> ast.Module:
+    """The syntax tree of statements that are indented alike; each line and column is that of the text.
+
+    Comments and lines of strings may stand further left than the code. Raises SyntaxError.
+    """
+    try:
+        return ast.parse(text)
+    except IndentationError:
+        tree = ast.parse(f"if True:\n{text}")
+    (around,) = tree.body
+    assert isinstance(around, ast.If)
+    return ast.increment_lineno(ast.Module(body=around.body, type_ignores=[]), -1)
