@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import MethodType
 from typing import Any, NamedTuple, cast
 
 import pytest
@@ -301,6 +302,39 @@ class OutputObject(nn.Module):
 def call_of(make: Callable[[], nn.Module]) -> ExportCall:
     torch.manual_seed(0)
     return ExportCall(module=make().eval(), args=(torch.randn(3, 4),), dynamic_shapes=({0: Dim.DYNAMIC},))
+
+
+def hooked(x: Tensor) -> nn.Module:
+    """Its hook is a function inside another, which closed over a tensor."""
+
+    def double(module: nn.Module, given: Any, made: Tensor) -> Tensor:
+        if made.sum() > 0:
+            return made * x
+        return made
+
+    module = nn.Linear(4, 4)
+    module.register_forward_hook(double)
+    return nn.Sequential(module)
+
+
+def with_forward_of_its_own(x: Tensor) -> nn.Module:
+    def forward(self: Any, given: Tensor) -> Tensor:
+        made = nn.functional.linear(given, self.weight)
+        return made * x if made.sum() > 0 else made
+
+    module = nn.Linear(4, 4)
+    module.forward = MethodType(forward, module)  # type: ignore[method-assign]
+    return nn.Sequential(module)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [hooked, with_forward_of_its_own])
+def test_functions_that_modules_were_given_are_rewritten(make: Callable[[Tensor], nn.Module]) -> None:
+    call = call_of(lambda: make(torch.tensor(2.0)))
+    with apply_shims([find("branch-as-where")], call) as given:
+        program = export_program(given).module()
+    for x in (torch.ones(5, 4), -torch.ones(2, 4), torch.zeros(3, 4)):
+        torch.testing.assert_close(program(x), call.module(x))
 
 
 @pytest.mark.slow

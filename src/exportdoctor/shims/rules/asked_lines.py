@@ -10,7 +10,7 @@ from typing import Any
 
 from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.shims.export_call import ExportCall
-from exportdoctor.shims.rules.code_swap import function_of
+from exportdoctor.shims.rules.code_swap import attached_functions, function_of
 from exportdoctor.shims.rules.torch_functions import VALUE_READS
 from exportdoctor.targets.eager import run_calls
 
@@ -23,6 +23,7 @@ def asked_lines(call: ExportCall) -> dict[FunctionType, frozenset[int]]:
     from torch.overrides import TorchFunctionMode
 
     classes = list(dict.fromkeys(kind for module in call.module.modules() for kind in type(module).__mro__))
+    attached = attached_functions(call.module)
     found: dict[FunctionType, set[int]] = {}
 
     class Asking(TorchFunctionMode):
@@ -35,7 +36,7 @@ def asked_lines(call: ExportCall) -> dict[FunctionType, frozenset[int]]:
                     frame = frame.f_back
                 if frame is None:
                     return func(*args, **(kwargs or {}))
-                function = function_of(frame.f_code, frame.f_globals, frame.f_locals, classes)
+                function = function_of(frame.f_code, frame.f_globals, frame.f_locals, classes, attached)
                 if function is not None:
                     found.setdefault(function, set()).add(frame.f_lineno)
             return func(*args, **(kwargs or {}))

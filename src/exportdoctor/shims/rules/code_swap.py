@@ -9,7 +9,7 @@ import linecache
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -29,10 +29,14 @@ ARM = "_arm"
 
 
 def function_of(
-    code: CodeType, names: Mapping[str, Any], locals_: Mapping[str, Any], classes: Iterable[type[Any]]
+    code: CodeType,
+    names: Mapping[str, Any],
+    locals_: Mapping[str, Any],
+    classes: Iterable[type[Any]],
+    attached: Iterable[Any] = (),
 ) -> FunctionType | None:
-    """The function of some code: a method of one of `classes` or of the class of its first argument, or what its
-    qualified name says among `names`, its globals, inside decorators.
+    """The function of some code: a method of one of `classes` or of the class of its first argument, one of `attached`,
+    or what its qualified name says among `names`, its globals, inside decorators.
 
     `None` for one that is made anew at each call, and for a lambda.
     """
@@ -41,6 +45,9 @@ def function_of(
         if code.co_name in vars(owner) and (
             found := next(inside_decorators(vars(owner)[code.co_name], lambda one: one is code), None)
         ):
+            return found
+    for one in attached:
+        if found := next(inside_decorators(one, lambda one: one is code), None):
             return found
     holder: Any = names
     for name in code.co_qualname.split("."):
@@ -69,8 +76,8 @@ def inside_decorators(value: Any, wanted: Callable[[CodeType], bool]) -> Iterato
 
 
 def user_functions(call: ExportCall, wanted: Callable[[CodeType], bool]) -> Iterator[FunctionType]:
-    """The user's functions whose code is `wanted`: methods of the modules, functions beside their classes, and what
-    these call by name in other files."""
+    """The user's functions whose code is `wanted`: methods of the modules, their hooks, functions beside their classes,
+    and what these call by name in other files."""
     classes = dict.fromkeys(kind for module in call.module.modules() for kind in type(module).__mro__)
     files = dict.fromkeys(sys.modules.get(kind.__module__) for kind in classes)
 
@@ -80,6 +87,7 @@ def user_functions(call: ExportCall, wanted: Callable[[CodeType], bool]) -> Iter
 
     seen = set[FunctionType]()
     waiting = [value for holder in (*classes, *files) if holder is not None for value in vars(holder).values()]
+    waiting += attached_functions(call.module)
     while waiting:
         value = waiting.pop(0)
         yield from inside_decorators(value, is_found)
@@ -87,6 +95,16 @@ def user_functions(call: ExportCall, wanted: Callable[[CodeType], bool]) -> Iter
             if function not in seen:
                 seen.add(function)
                 waiting += _named_by(function)
+
+
+def attached_functions(root: Any) -> list[Any]:
+    """What the modules call that is no method of their class: hooks around forward, and functions in attributes."""
+    found: list[Any] = []
+    for module in root.modules():
+        for hooks in (module._forward_pre_hooks, module._forward_hooks):
+            found += hooks.values()
+        found += [one for one in vars(module).values() if isinstance(one, FunctionType | MethodType)]
+    return found
 
 
 def _named_by(function: FunctionType) -> list[Any]:
