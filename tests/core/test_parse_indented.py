@@ -12,7 +12,7 @@ from exportdoctor.core.parse_indented import parse_indented
 TEXTS = {
     "as usual": "class A:\n    def forward(self, x):\n        return x + 1\n",
     "a comment at the margin": "class A:\n    def forward(self, x):\n# x = x * 2\n        return x + 1\n",
-    "a string that goes on at the margin": "class A:\n    def forward(self, x):\n        '''Adds\n1.'''\n        return x\n",
+    "a string at the margin": "class A:\n    def forward(self, x):\n        '''Adds\n1.'''\n        return x\n",
     "lines joined at the margin": "class A:\n    def forward(self, x):\n        return (x +\n1)\n",
     "a form feed in front": "class A:\n\f    def forward(self, x):\n        return x\n",
     "form feeds inside": "class A:\n    def forward(self, x):\n\f        x = x + 1\n        return x\n",

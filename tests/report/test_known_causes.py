@@ -496,6 +496,7 @@ def build():
         ("assert (x > -9).all(), 'low'", "torch._assert_async((x > -9).all())", -10.0),
         ("assert not x.isnan().any()", "torch._assert_async(~x.isnan().any())", float("nan")),
         ("assert not x.sum() > 9", "torch._assert_async(~(x.sum() > 9))", 10.0),
+        ("assert x.min() > -9, \\", "torch._assert_async(x.min() > -9)", -10.0),
     ],
 )
 def test_an_assertion_is_written_so_that_the_program_checks_it(line: str, said: str, wrong: float) -> None:
@@ -514,6 +515,16 @@ def test_an_assertion_is_written_so_that_the_program_checks_it(line: str, said: 
     assert torch.equal(program(torch.ones(3)), torch.full((3,), 2.0))
     with pytest.raises(RuntimeError, match="Expected Tensor with single nonzero value"):
         program(torch.full((3,), wrong))
+
+
+@pytest.mark.parametrize("line", ["assert x.min() > 0 and x.max() < 1", "assert (", "assert 0 < x.min() < 1"])
+def test_no_assertion_is_called_a_choice_of_two_sides(line: str) -> None:
+    shown = ExceptionRecord(type="Error", message="Could not guard on data-dependent expression Eq(u0, 1)")
+    found = msgspec.structs.replace(
+        WINDOWS, kind=FailureKind.DATA_DEPENDENT_GUARD, exception=shown, source=line, op=None, known_issues=()
+    )
+    assert "`torch._assert_async(condition)`" in next_step(found)
+    assert "torch.where" not in next_step(found)
 
 
 @pytest.mark.parametrize(

@@ -263,6 +263,18 @@ def test_a_package_of_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
         build_part(write(folder, "from .other import SIZE\ndef build(): ...\n"))
 
 
+def test_a_factory_may_be_a_static_method(tmp_path: Path) -> None:
+    small = "@staticmethod\n    def small(): return M(2, 2), (torch.ones(1, 2),)"
+    body = f"class Makes:\n    {small}\n    def large(self): ...\n"
+    ref = write(tmp_path, body).removesuffix(":build")
+    assert build_part(f"{ref}:Makes.small").module.in_features == 2
+    for name, told in (("Makes.large", "missing a required argument: 'self'"), ("Makes.huge", "defines no callable")):
+        with pytest.raises(TargetError, match=told):
+            build_part(f"{ref}:{name}")
+    with pytest.raises(UsageError, match=r"defines no 'Make\.small'"):
+        build_part(f"{ref}:Make.small")
+
+
 def test_a_factory_file_cannot_take_the_place_of_a_library(tmp_path: Path) -> None:
     build_part(write(tmp_path, "def build(): return M(1, 1), (torch.ones(1, 1),)\n", name="torch.py"))
     assert sys.modules["torch"] is torch

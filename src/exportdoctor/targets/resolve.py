@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from exportdoctor.core.records.target import TargetRef
     from exportdoctor.targets.build import Plan
 
-_FACTORY = re.compile(r"(?P<file>.+\.py)(?::(?P<name>\w*))?\Z", re.DOTALL)
+_FACTORY = re.compile(r"(?P<file>.+\.py)(?::(?P<name>\w*(?:\.\w+)*))?\Z", re.DOTALL)
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*$")
 
 

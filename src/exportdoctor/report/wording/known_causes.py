@@ -92,7 +92,7 @@ def _operator(finding: Finding, match: re.Match[str]) -> str:
 
 
 def _object_of_a_class(finding: Finding, match: re.Match[str]) -> str:
-    if match[1].startswith("quantized."):
+    if match[1].startswith(("quantized.", "rnn.")):  # those of torch.ao.nn.quantized
         return _QUANTIZE_LATER
     return (
         "Give the class a method `__obj_flatten__` and a fake class in Python, or keep the object in a custom operator."

@@ -81,17 +81,23 @@ def truth_of_a_tensor(finding: Finding) -> str:
 
 def _as_assertion(code: str) -> str:
     """An assertion on one tensor, which the program can check when it runs."""
+    if not code.lstrip().startswith("assert"):
+        return ""
+    whole = (
+        "Write the assertion as `torch._assert_async(condition)`, with one tensor as condition (`&` in place of `and`), "
+        "which the program checks when it runs, or leave it out."
+    )
     try:
-        match ast.parse(code.strip()).body:
+        match ast.parse(code.rstrip("\\ \t\n").rstrip(",").strip()).body:  # the message may follow on the next line
             case [ast.Assert(test=ast.UnaryOp(op=ast.Not(), operand=test))]:
                 text = ast.unparse(test)
                 condition = f"~{text}" if isinstance(test, ast.Call) else f"~({text})"
             case [ast.Assert(test=ast.Call() | ast.Compare(ops=[_]) as test)]:
                 condition = ast.unparse(test)
             case _:
-                return ""
+                return whole
     except (SyntaxError, ValueError):
-        return ""
+        return whole
     return f"Write `torch._assert_async({condition})`, which the program checks when it runs, or leave it out."
 
 

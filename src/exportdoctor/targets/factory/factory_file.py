@@ -35,7 +35,7 @@ def check_factory(file: Path, *, name: str, what: str = "factory") -> None:
         likely = [one for one in functions if one == "build"] or list(functions) or ["build"]
         hint = f"Give {file}:{likely[0]}" if len(likely) == 1 else f"Give {file}:NAME, one of: {', '.join(likely)}"
         raise UsageError(f"{str(file)!r} names no {what}", hint=hint)
-    if name not in names and "*" not in names:
+    if name.partition(".")[0] not in names and "*" not in names:
         meant = did_you_mean(name, names)
         found = ", ".join(functions) or "no functions"
         raise UsageError(f"{str(file)!r} defines no {name!r}", hint=f"{meant}It defines {found}")

@@ -135,7 +135,9 @@ def _call_factory(file: Path, *, name: str) -> Any:
 
     with blame_target(f"Importing {file.name} failed"):
         module = import_factory_file(file)
-    factory = getattr(module, name, None)
+    factory: Any = module
+    for part in name.split("."):
+        factory = getattr(factory, part, None)
     if not callable(factory):
         raise TargetError(f"{file.name} defines no callable {name!r}", hint="Name a function")
     if isinstance(factory, nn.Module):
