@@ -726,6 +726,32 @@ def test_inputs_of_the_users_that_the_program_refuses_are_told_with_the_guard_an
     assert f"exportdoctor domain {file}:build" in [command for command, _ in wording.next_commands(report)]
 
 
+LIMITED = """import torch
+from torch import nn
+
+
+class Limited(nn.Module):
+    def forward(self, x):
+        rows = x.shape[0]
+        x = x * 2 if rows <= 300 else x + x
+        return x + 1 if rows % 5 else x - 1
+
+
+def build():
+    return Limited().eval(), (torch.ones(6, 4),), {}, {"x": {0: torch.export.Dim.DYNAMIC}}
+"""
+
+
+@pytest.mark.slow
+def test_limits_far_from_the_example_are_told_and_each_reason_of_a_refusal(tmp_path: Path) -> None:
+    file = tmp_path / "limited.py"
+    file.write_text(LIMITED)
+    (note,) = (note for note in scan_file(file).notes if "refuses" in note)
+    assert "301 x 4" in note
+    assert "Guard failed: x.size()[0] <= 300" in note
+    assert "Guard failed: x.size()[0] % 5 != 0" in note
+
+
 @pytest.mark.long
 @pytest.mark.slow
 def test_inputs_of_other_sizes_are_not_dropped_unsaid_where_no_dynamic_shapes_are_given(tmp_path: Path) -> None:

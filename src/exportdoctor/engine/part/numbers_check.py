@@ -22,7 +22,7 @@ from exportdoctor.engine.part.part_diagnosis import PartDiagnosis
 from exportdoctor.engine.probe_driver import ProbeSteps
 from exportdoctor.engine.verdicts.judge import ModuleVerdict, SiteOutcome
 from exportdoctor.report.wording import export as wording
-from exportdoctor.report.wording.shim_tries import SMALL_MODEL
+from exportdoctor.report.wording.shim_tries import SMALL_MODEL, reasons_of_refusals
 
 _REFUSAL = re.compile(r"Guard failed|Expected input .* to be |Runtime assertion failed|[Ee]xpected .* but got")
 """What a program raises before it computes: sizes that its guards, ranges and assertions do not admit."""
@@ -79,8 +79,8 @@ def _judge_numbers(outcome: Outcome) -> NumbersCheck:
         return NumbersCheck(verdict="unknown", note=silent)
     if proof is None or not proof.inputs_tried:
         return NumbersCheck(verdict="unknown", note=wording.not_compared(outcome))
-    refused = next((row.trouble for row in rows if _is_refused(row)), "")
-    return NumbersCheck(verdict="agrees", proof=proof, note=refused)
+    reasons = reasons_of_refusals(row for row in rows if _is_refused(row))
+    return NumbersCheck(verdict="agrees", proof=proof, note="; ".join(reasons))
 
 
 def _without_repeated_refusals(rows: Sequence[Agreement]) -> tuple[Agreement, ...]:

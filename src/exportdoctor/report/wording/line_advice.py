@@ -84,8 +84,8 @@ def _as_assertion(code: str) -> str:
     if not code.lstrip().startswith("assert"):
         return ""
     whole = (
-        "Write the assertion as `torch._assert_async(condition)`, with one tensor as condition (`&` in place of `and`), "
-        "which the program checks when it runs, or leave it out."
+        "Write the assertion as `torch._assert_async(condition)`, with one tensor as condition (`&` in place of "
+        "`and`), which the program checks when it runs, or leave it out."
     )
     try:
         match ast.parse(code.rstrip("\\ \t\n").rstrip(",").strip()).body:  # the message may follow on the next line

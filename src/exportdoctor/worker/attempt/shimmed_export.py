@@ -51,6 +51,8 @@ from exportdoctor.worker.translate.failed_node import describe_empty_constant
 
 _USUAL_GUARD = re.compile(r"[^ ]+\.size\(\)\[\d+\] (>= [012]|== [^ ]+\.size\(\)\[\d+\])")
 """What torch.export asks of every dynamic size: at least two, and the same where the example's inputs share one."""
+_LIMIT = re.compile(r"(?:<=?|>=?) (\d+)(?!\S)")
+"""The number that a guard compares a size with."""
 _EAGER_SECONDS = 10.0
 """Of processor time: after that no further set is made for a part that passes, so that the check stays cheap."""
 _SLOW_SET = 0.3
@@ -269,9 +271,12 @@ def _drawn_refused(
         return next(iter(violated_guards(guards, leaves)), "") if guards is not None and leaves is not None else ""
 
     example = leaves_of(drawer.known[0])
-    if guards is None or example is None or all(map(_USUAL_GUARD.fullmatch, guard_texts(guards, example))):
+    if guards is None or example is None:
         return
-    yield from drawer.draw_refused(refuses, numbers=numbers)
+    texts = guard_texts(guards, example)
+    if not all(map(_USUAL_GUARD.fullmatch, texts)):
+        limits = {int(limit) for text in texts for limit in _LIMIT.findall(text)}
+        yield from drawer.draw_refused(refuses, limits=limits, numbers=numbers)
 
 
 def own_buffers(ready: torch.nn.Module) -> None:

@@ -9,7 +9,7 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import CodeType
@@ -37,6 +37,8 @@ _MOST_CONSTANTS = 16
 _MOST_SHRUNK = 10
 _FEW, _FEW_INPUTS = 8, 3
 _MOST_DIMENSIONS, _MOST_REASONS, _SECONDS_FOR_REFUSED = 4, 4, 2.0
+_LARGEST_LIMIT = 600
+"""Of the sizes next to a limit that are tried: forward takes the time of such a size."""
 _REFUSED_SIZES = (*range(2, 18), 24, 31, 32, 33, 47, 48, 63)
 """Of the search for sizes that a program refuses: those of which a guard may ask whether they are small, large, or a
 multiple of a small number."""
@@ -123,14 +125,19 @@ class SetDrawer:
             if one is not None:
                 yield one
 
-    def draw_refused(self, refuses: Callable[[Inputs], str], *, numbers: bool = False) -> Iterator[InputSet]:
+    def draw_refused(
+        self, refuses: Callable[[Inputs], str], *, limits: Collection[int] = (), numbers: bool = False
+    ) -> Iterator[InputSet]:
         """For each reason that `refuses` names for some size of a dynamic dimension, from two on, the first such set
-        that eager takes; the empty text is no refusal. With `numbers` also for a whole number near to one in the code.
+        that eager takes; the empty text is no refusal. Sizes next to `limits` are among them. With `numbers` also for a
+        whole number near to one in the code.
         """
         end, met = time.process_time() + _SECONDS_FOR_REFUSED, {""}
         largest = max((size for leaf in self._leaves.values() for size in leaf.shape), default=0)
         around = (largest - 1, largest, largest + 1)
         sizes = sorted({size for size in (*_REFUSED_SIZES, *around) if 2 <= size < min(2 * largest + 2, 64)})
+        next_to = {limit + step for limit in limits for step in (-1, 0, 1)}
+        sizes += sorted(size for size in next_to - {*sizes} if 2 <= size <= _LARGEST_LIMIT)
         places = range(_MOST_DIMENSIONS if self.shapes is not None else 0)
         whole = [int(one) for one in self._constants if math.isfinite(one) and one == int(one)]
         near = sorted({one + step for one in whole for step in (-1, 0, 1) if 0 <= one + step <= _LARGEST_NUMBER})
