@@ -164,6 +164,12 @@ FITS: dict[str, tuple[Any, Any, str]] = {
     "the dict that is the only argument": ((({"p": X, "q": X},), {}), {"p": D}, '{"a": {"p": R, "q": None}}'),
     "the list that is the only argument": ((([X, X],), {}), (D, D), '{"a": [R, R]}'),
     "an entry for each field, one of which is None": (((Batch(X, None),), {}), {"a": [D, None]}, '{"a": [R]}'),
+    "a dict of fields, one of them None": (
+        ((Batch(X, None),), {}),
+        {"a": {"left": D, "right": None}},
+        '{"a": [R]}',
+    ),
+    "a dict of the fields of the only argument": (((Batch(X, None),), {}), {"left": D, "right": None}, '{"a": [R]}'),
     "an object of its fields' shapes": (((Batch(X, X),), {}), {"a": Batch(D, None)}, '{"a": [R, None]}'),
 }
 

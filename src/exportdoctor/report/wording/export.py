@@ -271,7 +271,7 @@ def empty_constant(name: str, *, of_transform: bool, op: str, at: str) -> str:
 
 def unloadable_file(why: str) -> str:
     """Said of a program that runs, and not from a file."""
-    return f"{_STAGES['load']}: {why}"
+    return f"{_STAGES['load']}: {why.rstrip('.')}"
 
 
 def raises_with_gradients(error: BaseException) -> str:

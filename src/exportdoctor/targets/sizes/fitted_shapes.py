@@ -165,13 +165,15 @@ def _fit_children(children: Sequence[Any], names: Sequence[str], spec: Any) -> l
 
 
 def _by_field(value: Any, spec: Any) -> Any:
-    """Of a list with an entry for each field of a dataclass those for the fields that are not None, by name: torch
-    leaves the others out."""
-    if not dataclasses.is_dataclass(value) or not isinstance(spec, list | tuple):
+    """Of entries for each field of a dataclass those for the fields that are not None, by name: torch leaves the
+    others out."""
+    if not dataclasses.is_dataclass(value):
         return spec
     names = [one.name for one in dataclasses.fields(value)]
     absent = {name for name in names if getattr(value, name, None) is None}
-    if not absent or len(spec) != len(names):
+    if isinstance(spec, Mapping):
+        return {name: one for name, one in spec.items() if name not in absent}
+    if not absent or not isinstance(spec, list | tuple) or len(spec) != len(names):
         return spec
     return {name: one for name, one in zip(names, spec, strict=True) if name not in absent}
 
