@@ -42,9 +42,8 @@ def function_of(
     """
     first = locals_.get(code.co_varnames[0]) if code.co_argcount else None
     for owner in (*classes, *type(first).__mro__):
-        if code.co_name in vars(owner) and (
-            found := next(inside_decorators(vars(owner)[code.co_name], lambda one: one is code), None)
-        ):
+        held = vars(owner).get(_mangled(code.co_name, owner.__name__))
+        if held is not None and (found := next(inside_decorators(held, lambda one: one is code), None)):
             return found
     for one in attached:
         if found := next(inside_decorators(one, lambda one: one is code), None):
@@ -157,7 +156,7 @@ def definition_of(function: FunctionType) -> ast.FunctionDef | None:
     except (OSError, TypeError, SyntaxError):
         return None
     node = tree.body[0] if tree.body else None
-    if not isinstance(node, ast.FunctionDef) or _has_private_names(node):
+    if not isinstance(node, ast.FunctionDef):
         return None
     ast.increment_lineno(node, function.__code__.co_firstlineno - 1)
     node.decorator_list = []
@@ -176,10 +175,22 @@ def _is_text(code: CodeType) -> bool:
     return code.co_filename.startswith("<") and not linecache.getlines(code.co_filename)
 
 
-def _has_private_names(node: ast.AST) -> bool:
-    """Names that Python mangles inside a class, and would not here."""
-    names = (getattr(one, "attr", getattr(one, "id", "")) for one in ast.walk(node))
+def has_private_names(node: ast.AST) -> bool:
+    """Whether it has names that Python takes for a class's own inside of that."""
+    names = (getattr(one, "attr", getattr(one, "id", getattr(one, "arg", ""))) or "" for one in ast.walk(node))
     return any(name.startswith("__") and not name.endswith("__") for name in names)
+
+
+def class_around(code: CodeType) -> str:
+    """The name of the innermost class in which the code stands; empty where it stands in none."""
+    scopes = (scope.split(".") for scope in reversed(code.co_qualname.split(".<locals>.")))
+    return next((names[-2] for names in scopes if len(names) > 1), "")
+
+
+def _mangled(name: str, owner: str) -> str:
+    """The attribute that a name is in the class `owner`: one with two leading underscores is its own."""
+    is_own = name.startswith("__") and not name.endswith("__") and owner.strip("_")
+    return f"_{owner.lstrip('_')}{name}" if is_own else name
 
 
 def rewrite_code(function: FunctionType, change: ast.NodeTransformer) -> CodeType | None:
@@ -202,9 +213,13 @@ def compile_for(function: FunctionType, node: ast.FunctionDef) -> CodeType | Non
         body = [ast.FunctionDef("_around", arguments, [node, ast.Return(ast.Constant(None))], [], None, None)]
     node.args.defaults = [ast.Constant(None) for _ in node.args.defaults]  # the function keeps its own
     node.args.kw_defaults = [one and ast.Constant(None) for one in node.args.kw_defaults]
+    owner = class_around(old) if has_private_names(node) else ""
+    if owner:
+        held = body[0].body if body[0] is not node else body  # type: ignore[attr-defined]
+        held[0] = ast.ClassDef(owner, [], [], [node], [])
     tree = ast.fix_missing_locations(ast.Module(body, []))
     future = old.co_flags & annotations.compiler_flag
-    found = _code_named(compile(tree, old.co_filename, "exec", future, dont_inherit=True), node.name)
+    found = _code_named(compile(tree, old.co_filename, "exec", future, dont_inherit=True), node.name, owner)
     if found is None or found.co_freevars != old.co_freevars:
         return None
     code = _with_names_of(found, old.co_qualname).replace(co_firstlineno=old.co_firstlineno)
@@ -238,14 +253,12 @@ def _is_arm(code: CodeType) -> bool:
     return code.co_name.startswith(f"{ARM}_") or (code.co_name == "<lambda>" and code.co_varnames[:1] == (ARM,))
 
 
-def _code_named(code: CodeType, name: str) -> CodeType | None:
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            if constant.co_name == name:
-                return constant
-            if constant.co_name == "_around":
-                return _code_named(constant, name)
-    return None
+def _code_named(code: CodeType, name: str, owner: str = "") -> CodeType | None:
+    """The code of that name, inside a function that stands for its closure and inside the class `owner`, if any."""
+    inner = {one.co_name: one for one in code.co_consts if isinstance(one, CodeType)}
+    if "_around" in inner:
+        return _code_named(inner["_around"], name, owner)
+    return _code_named(inner[owner], name) if owner and owner in inner else inner.get(name)
 
 
 @contextmanager

@@ -18,7 +18,14 @@ from typing import Any
 
 from exportdoctor.shims.rules.block_effects import has_node, is_movable, names_changed
 from exportdoctor.shims.rules.clean_calls import NOT_ONE_CALL
-from exportdoctor.shims.rules.code_swap import compile_alone, compile_for, definition_of, swap_code
+from exportdoctor.shims.rules.code_swap import (
+    class_around,
+    compile_alone,
+    compile_for,
+    definition_of,
+    has_private_names,
+    swap_code,
+)
 from exportdoctor.shims.rules.hoisted_results import Outline, global_names
 from exportdoctor.shims.rules.local_kinds import CLEAN, OTHER, Kinds
 from exportdoctor.shims.rules.made_code import load
@@ -45,6 +52,8 @@ def outline_blocks(owner: FunctionType, lines: set[int], seen: Mapping[int, Kind
     """
     node = definition_of(owner)
     if node is None or owner.__code__.co_flags & NOT_ONE_CALL or not has_node(node, _LOOPS):
+        return None
+    if class_around(owner.__code__) and has_private_names(node):  # outside of the class they are others
         return None
     if has_node(node, ast.Nonlocal) or READS_ALL_NAMES & set(all_names(node)):
         return None
