@@ -337,6 +337,47 @@ def test_functions_that_modules_were_given_are_rewritten(make: Callable[[Tensor]
         torch.testing.assert_close(program(x), call.module(x))
 
 
+class InsideAndOut(nn.Module):
+    """Branches in forward and in functions that it makes at each call, one of which closes over another's result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.__scale = 3
+
+    def __halve(self, x: Tensor) -> Tensor:
+        return x / 2 if x.min() < 0 else x
+
+    def forward(self, x: Tensor) -> Tensor:
+        limit = x.shape[0]
+
+        def clip(y: Tensor, times: int = 2) -> Tensor:
+            def inner(z: Tensor) -> Tensor:
+                if z.mean() > limit:
+                    z = z - limit
+                return z
+
+            made = inner(y)
+            if y.sum() > 9:
+                return made * times
+            return y
+
+        if x.max() > 1:
+            x = x + self.__scale
+        return self.__halve(clip(x))
+
+
+@pytest.mark.slow
+def test_functions_that_forward_makes_and_names_of_the_class_alone() -> None:
+    call = call_of(InsideAndOut)
+    before = InsideAndOut.forward.__code__
+    with apply_shims([find("branch-as-where")], call) as given:
+        program = export_program(given).module()
+    assert InsideAndOut.forward.__code__ is before
+    for scale in (-20.0, -1.0, 0.0, 0.5, 2.0, 20.0):
+        for x in (torch.full((5, 4), scale), torch.linspace(-scale, scale, 8).reshape(2, 4)):
+            torch.testing.assert_close(program(x), call.module(x))
+
+
 @pytest.mark.slow
 def test_comments_and_strings_at_the_margin_are_no_obstacle(tmp_path: Path) -> None:
     file = tmp_path / "margins.py"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.shims.export_call import ExportCall
-from exportdoctor.shims.rules.code_swap import attached_functions, function_of
+from exportdoctor.shims.rules.code_swap import attached_functions, function_inside, function_of
 from exportdoctor.shims.rules.torch_functions import VALUE_READS
 from exportdoctor.targets.eager import run_calls
 
@@ -18,13 +18,17 @@ _COMPREHENSIONS = frozenset({"<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>
 """Functions that Python makes of a part of another one, which calls them at once."""
 
 
-def asked_lines(call: ExportCall) -> dict[FunctionType, frozenset[int]]:
-    """The lines of each function of the user's at which forward asks a tensor for its value, on all inputs."""
+def asked_lines(call: ExportCall, *, inner: bool = False) -> dict[FunctionType, frozenset[int]]:
+    """The lines of each function of the user's at which forward asks a tensor for its value, on all inputs.
+
+    With `inner` also of those that are made anew at each call, each as `function_inside` makes one of its code.
+    """
     from torch.overrides import TorchFunctionMode
 
     classes = list(dict.fromkeys(kind for module in call.module.modules() for kind in type(module).__mro__))
     attached = attached_functions(call.module)
     found: dict[FunctionType, set[int]] = {}
+    inside: dict[CodeType, FunctionType] = {}
 
     class Asking(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -36,7 +40,10 @@ def asked_lines(call: ExportCall) -> dict[FunctionType, frozenset[int]]:
                     frame = frame.f_back
                 if frame is None:
                     return func(*args, **(kwargs or {}))
-                function = function_of(frame.f_code, frame.f_globals, frame.f_locals, classes, attached)
+                code = frame.f_code
+                function = function_of(code, frame.f_globals, frame.f_locals, classes, attached)
+                if function is None and inner:
+                    function = inside.setdefault(code, function_inside(code, frame.f_globals))
                 if function is not None:
                     found.setdefault(function, set()).add(frame.f_lineno)
             return func(*args, **(kwargs or {}))

@@ -9,9 +9,9 @@ import linecache
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from exportdoctor.core.failure.frames import is_local_file, is_user_file
 from exportdoctor.core.parse_indented import parse_indented
@@ -24,6 +24,7 @@ _MADE: WeakKeyDictionary[FunctionType, ast.FunctionDef] = WeakKeyDictionary()
 """The definitions of functions that no file has."""
 _WRITTEN: WeakKeyDictionary[CodeType, ast.FunctionDef] = WeakKeyDictionary()
 """The definitions of code that was compiled here: a second rewrite of a function goes on from the first."""
+_INSIDE: WeakSet[FunctionType] = WeakSet()
 ARM = "_arm"
 """Begins the name of a function, or of its `*` parameter, whose code a rewrite has moved there from around it."""
 
@@ -53,6 +54,32 @@ def function_of(
         held = vars(holder) if isinstance(holder, type) else attributes_of(holder)
         holder = (holder if isinstance(holder, dict) else held).get(name)
     return next(inside_decorators(holder, lambda one: one is code), None)
+
+
+def function_inside(code: CodeType, names: dict[str, Any]) -> FunctionType:
+    """A function of code that another function makes one of at each call; what it closes over is not known."""
+    made = FunctionType(code, names, code.co_name, None, tuple(CellType() for _ in code.co_freevars))
+    _INSIDE.add(made)
+    return made
+
+
+def function_around(call: ExportCall, function: FunctionType) -> FunctionType | None:
+    """The function of the user's that makes one of this code at each call, if `function_inside` made this one."""
+    if function not in _INSIDE:
+        return None
+    return next(user_functions(call, lambda code: code is function.__code__), None)
+
+
+def replace_inside(code: CodeType, old: CodeType, new: CodeType) -> CodeType:
+    """The code with `new` in place of `old` among the functions that it makes, and those that these make."""
+
+    def replaced(one: Any) -> Any:
+        if not isinstance(one, CodeType):
+            return one
+        same = (one.co_qualname, one.co_firstlineno) == (old.co_qualname, old.co_firstlineno)
+        return new if same else replace_inside(one, old, new)
+
+    return code.replace(co_consts=tuple(map(replaced, code.co_consts)))
 
 
 def inside_decorators(value: Any, wanted: Callable[[CodeType], bool]) -> Iterator[FunctionType]:
