@@ -255,6 +255,40 @@ def test_without_an_import_that_needs_it_a_folder_is_no_package(imports: str, tm
     del sys.modules["other"]
 
 
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "def unused():\n    from .other import SIZE\n",
+        "if __name__ == '__main__':\n    from .other import SIZE\n",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .other import SIZE\n",
+    ],
+    ids=["unused", "script", "types"],
+)
+def test_an_import_that_never_runs_needs_no_package(imports: str, tmp_path: Path) -> None:
+    (tmp_path / "__init__.py").write_text("import a_package_that_is_not_here\n")
+    part = build_part(write(tmp_path, f"{imports}def build(): return M(2, 2), (torch.ones(1, 2),)\n"))
+    assert type(part.module).__module__ == "mine"
+
+
+def test_an_import_in_the_factory_is_of_the_package(tmp_path: Path) -> None:
+    folder = tmp_path / "outer"
+    folder.mkdir()
+    (folder / "other.py").write_text("SIZE = 2\n")
+    body = "def build():\n    from .other import SIZE\n    return M(SIZE, 2), (torch.ones(1, 2),)\n"
+    assert build_part(write(folder, body)).module.in_features == 2
+
+
+def test_neighbours_in_a_package_hide_no_other_modules_and_a_package_may_import_its_factory(tmp_path: Path) -> None:
+    folder = tmp_path / "outer"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("from .mine import RUNS\n")
+    (folder / "safetensors.py").write_text("1 / 0\n")
+    (folder / "other.py").write_text("RUNS = []\n")
+    body = "from .other import RUNS\nRUNS.append(1)\nimport safetensors\n"
+    part = build_part(write(folder, body + "def build(): return M(len(RUNS), 2), (torch.ones(1, 1),)\n"))
+    assert part.module.in_features == 1
+
+
 def test_a_package_of_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "torch"
     folder.mkdir()

@@ -49,13 +49,16 @@ def import_factory_file(file: Path) -> ModuleType:
     """
     path = file.resolve()
     package = _package_of(path)
-    root = path.parents[len(package)]
-    for folder in (path.parent, root):
-        if str(folder) not in sys.path:
-            sys.path.insert(0, str(folder))
-    _import_package(package[:-1] if path.stem == "__init__" else package, root)
+    name = _module_name(path, package)
+    before = sys.modules.get(name)
+    if package:
+        _put_on_path(path.parents[len(package)])
+        _import_package(package[:-1] if path.stem == "__init__" else package, path.parents[len(package)])
+        if (found := sys.modules.get(name)) is not None and found is not before:
+            return found  # its package imports it
+    _put_on_path(path.parent, last=bool(package))  # inside a package the neighbours of a file hide no other packages
     places = [str(path.parent)] if package and path.stem == "__init__" else None
-    spec = importlib.util.spec_from_file_location(_module_name(path, package), path, submodule_search_locations=places)
+    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=places)
     if spec is None or spec.loader is None:
         raise TargetError(f"Python cannot import {str(file)!r}")
     module = importlib.util.module_from_spec(spec)
@@ -64,31 +67,62 @@ def import_factory_file(file: Path) -> ModuleType:
     return module
 
 
+def _put_on_path(folder: Path, *, last: bool = False) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(len(sys.path) if last else 0, str(folder))
+
+
 def _package_of(path: Path) -> tuple[str, ...]:
     """The names of the package to which the file's relative imports refer, outermost first; empty where it has none.
 
-    They are those of its folders, as many as have an `__init__.py`, and at least as many as an import goes up.
+    They are those of its folders, as many as have an `__init__.py`, and at least as many as an import goes up. For what
+    functions alone import, the package has to be one that can be imported: they may never be called.
     """
-    up = max(_levels_of_imports(_parse(path)), default=0)
-    if not up:
+    tree = _parse(path)
+    at_once = max(_levels_of_imports(tree), default=0)
+    up = max(at_once, *(node.level for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)), 0)
+    if not up or (not at_once and not any(_levels_of_imports(node) for node in _functions(tree))):
         return ()
     folders = list(itertools.takewhile(lambda folder: (folder / "__init__.py").is_file(), path.parents))
     names = tuple(folder.name for folder in reversed(path.parents[: max(up, len(folders))]))
-    return names if all(names) and not any("." in name for name in names) else ()
+    if not all(names) or any("." in name for name in names):
+        return ()
+    return names if at_once or _can_be_imported(names, path.parents[len(names)]) else ()
 
 
-def _levels_of_imports(node: ast.AST) -> Iterator[int]:
-    """By how many packages each import of the code goes up that has to succeed: not in a `try`, nor for types alone."""
-    for child in ast.iter_child_nodes(node):
+def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+
+
+def _levels_of_imports(tree: ast.AST) -> tuple[int, ...]:
+    """By how many packages each import goes up that has to succeed when the code runs: not in a `try`, for types alone,
+    for a script, or in a function inside."""
+    found: list[int] = []
+    for child in ast.iter_child_nodes(tree):
         match child:
-            case ast.ImportFrom(level=up):
-                yield up
+            case ast.ImportFrom(level=up) if up:
+                found.append(up)
             case ast.Try(handlers=[_, *_]):
-                yield from itertools.chain.from_iterable(map(_levels_of_imports, (*child.handlers, *child.orelse)))
-            case ast.If(test=test) if "TYPE_CHECKING" in ast.unparse(test):
-                yield from itertools.chain.from_iterable(map(_levels_of_imports, child.orelse))
+                found += _levels_of_imports(ast.Module([*child.orelse, *child.finalbody], []))
+                found += itertools.chain.from_iterable(map(_levels_of_imports, child.handlers))
+            case ast.If(test=test) if any(word in ast.unparse(test) for word in ("TYPE_CHECKING", "__name__")):
+                found += _levels_of_imports(ast.Module(child.orelse, []))
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+                pass
             case _:
-                yield from _levels_of_imports(child)
+                found += _levels_of_imports(child)
+    return tuple(found)
+
+
+def _can_be_imported(package: tuple[str, ...], root: Path) -> bool:
+    path = list(sys.path)
+    _put_on_path(root)
+    try:
+        _import_package(package, root)
+    except Exception:
+        sys.path[:] = path
+        return False
+    return True
 
 
 def _import_package(package: tuple[str, ...], root: Path) -> None:
