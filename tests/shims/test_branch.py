@@ -327,8 +327,13 @@ def with_forward_of_its_own(x: Tensor) -> nn.Module:
     return nn.Sequential(module)
 
 
+def several_of_one_code(x: Tensor) -> nn.Module:
+    made = (hooked(x * times) for times in (1, 2))
+    return nn.Sequential(*made)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [hooked, with_forward_of_its_own])
+@pytest.mark.parametrize("make", [hooked, with_forward_of_its_own, several_of_one_code])
 def test_functions_that_modules_were_given_are_rewritten(make: Callable[[Tensor], nn.Module]) -> None:
     call = call_of(lambda: make(torch.tensor(2.0)))
     with apply_shims([find("branch-as-where")], call) as given:

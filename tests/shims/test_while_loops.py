@@ -448,8 +448,22 @@ def test_what_is_added_to_behind_a_loop_is_what_the_loop_made() -> None:
         export_program(changed)
 
 
+class Inside(nn.Module):
+    """The loop is in a function that forward makes, which closes over a size and over a number."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        half, limit = 0.5, x.shape[0]
+
+        def shrink(y: Tensor) -> Tensor:
+            while y.sum() > limit:
+                y = y * half
+            return y
+
+        return shrink(x) - shrink(x * 3)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("module", [Left, Always, Again, Looking])
+@pytest.mark.parametrize("module", [Left, Always, Again, Looking, Inside])
 def test_the_program_computes_what_eager_does(module: type[nn.Module]) -> None:
     eager = module()
     call = ExportCall(module=eager, args=(torch.ones(4) * 2,))
@@ -475,6 +489,8 @@ def drawn_modules(draw: st.DrawFn) -> str:
     code = "\n".join(
         [*before, header, *(indent(one, "    ") for one in lines), f"return x * steps, {', '.join(results)}"]
     )
+    if draw(st.booleans()):
+        code = f"def run(x):\n{indent(code, '    ')}\nreturn run(x)"
     return f"import torch\n\nclass Drawn(torch.nn.Module):\n    def forward(self, x):\n{indent(code, ' ' * 8)}\n"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Protocol
@@ -44,13 +45,17 @@ def following_state(call: ExportCall, follow: Follow) -> Iterator[tuple[ExportCa
     import torch
 
     root, runs, changed = call.module, list[FollowedState](), set[str]()
+    registered = {name for name, _ in _registered_in(root)}
     real = {name: one.detach().clone() for name, one in _state_of(root).items() if not is_fake(one) and not one.is_meta}
 
     def note(known: FollowedState, before: Mapping[str, Any]) -> None:
         now = _state_of(root)
         runs.append(known)
-        kept = {name for name in known.read if now.get(name) is before[name] and torch.equal(now[name], real[name])}
-        changed.update(known.read - kept)
+        for name in known.read:
+            # of a buffer that is assigned the program asserts the value; it has no other tensor in an attribute
+            kept = name in now and (now[name] is before[name] or name in registered)
+            if not (kept and torch.equal(now[name], real[name])):
+                changed.add(name)
 
     # what was read before eager raised is asserted like everything else
     with torch.no_grad(), suppress(Exception), _patch_forward(root, real, follow, note):
@@ -98,8 +103,13 @@ def _mode_of(known: FollowedState) -> Any:
 
 def _state_of(module: Any) -> dict[str, Any]:
     """The buffers, the parameters and the plain tensors in attributes by name, those that are small enough."""
-    registered = (*module.named_buffers(remove_duplicate=False), *module.named_parameters(remove_duplicate=False))
-    return {name: tensor for name, tensor in (*_attributes_of(module), *registered) if tensor.numel() <= LARGEST}
+    every = itertools.chain(_attributes_of(module), _registered_in(module))
+    return {name: tensor for name, tensor in every if tensor.numel() <= LARGEST}
+
+
+def _registered_in(module: Any) -> Iterator[tuple[str, Any]]:
+    yield from module.named_buffers(remove_duplicate=False)
+    yield from module.named_parameters(remove_duplicate=False)
 
 
 def _attributes_of(module: Any) -> Iterator[tuple[str, Any]]:

@@ -18,14 +18,11 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.arm_choice import ArmChoices
-from exportdoctor.shims.rules.asked_lines import asked_lines
+from exportdoctor.shims.rules.asked_lines import code_of_asking
 from exportdoctor.shims.rules.code_swap import (
     compile_for,
     definition_of,
-    function_around,
     name_unreadable,
-    owners_of,
-    replace_inside,
 )
 from exportdoctor.shims.rules.loop_exits import LoopExits, asks_for_flags
 from exportdoctor.shims.rules.merge_branches import MergedBranches, OpenConditions
@@ -56,22 +53,14 @@ def rewrite_branches(
     return changed if merging.count else None
 
 
-def _depth(asked: tuple[FunctionType, object]) -> int:
-    """In how many functions this one is made."""
-    return asked[0].__code__.co_qualname.count("<locals>")
+def _code_of(function: FunctionType, lines: frozenset[int], instances: tuple[Any, ...]) -> CodeType | None:
+    node = rewrite_branches(function, lines, instances)
+    return compile_for(function, node) if node is not None else None
 
 
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
-    changes, choices = dict[FunctionType, CodeType](), ArmChoices()
-    asked = asked_lines(call, inner=True)
-    for function, lines in sorted(asked.items(), key=_depth):  # what is around a function would bring it back
-        node = rewrite_branches(function, lines, owners_of(call, function))
-        code = compile_for(function, node) if node is not None else None
-        changed = function_around(call, function) or function
-        if code is not None:
-            before = changes.get(changed, changed.__code__)
-            changes[changed] = code if changed is function else replace_inside(before, function.__code__, code)
+    choices, changes = ArmChoices(), code_of_asking(call, _code_of)
     if not changes:
         why = "no function branches on a tensor's value with arms that only compute"
         raise NotApplicable(name_unreadable(call) or why)

@@ -19,8 +19,8 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.arm_watch import Unmergeable, watch_arm
-from exportdoctor.shims.rules.asked_lines import asked_lines
-from exportdoctor.shims.rules.code_swap import compile_for, definition_of, name_unreadable, owners_of
+from exportdoctor.shims.rules.asked_lines import code_of_asking
+from exportdoctor.shims.rules.code_swap import compile_for, definition_of, name_unreadable
 from exportdoctor.shims.rules.later_writes import LaterWrites
 from exportdoctor.shims.rules.loop_conditions import all_hold, any_holds, does_not_hold, truth_of
 from exportdoctor.shims.rules.name_flow import READS_ALL_NAMES, all_names
@@ -225,7 +225,7 @@ def _unpack(kind: str, tensor: Any) -> Any:
 # --- the shim
 
 
-def _rewrite_loops(function: FunctionType, lines: frozenset[int], instances: Sequence[Any]) -> CodeType | None:
+def _rewrite_loops(function: FunctionType, lines: frozenset[int], instances: tuple[Any, ...]) -> CodeType | None:
     """Its code with loops that may be the program's; None where there is no such loop."""
     node = definition_of(function)
     if node is None or READS_ALL_NAMES & {*all_names(node)}:
@@ -237,9 +237,7 @@ def _rewrite_loops(function: FunctionType, lines: frozenset[int], instances: Seq
 
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
-    loops = WhileLoops()
-    found = {one: _rewrite_loops(one, lines, owners_of(call, one)) for one, lines in asked_lines(call).items()}
-    changes = {one: code for one, code in found.items() if code is not None}
+    loops, changes = WhileLoops(), code_of_asking(call, _rewrite_loops)
     if not changes:
         why = "no function has a `while` on a tensor's value with a body that only computes"
         raise NotApplicable(name_unreadable(call) or why)
