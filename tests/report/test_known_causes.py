@@ -517,7 +517,19 @@ def test_an_assertion_is_written_so_that_the_program_checks_it(line: str, said: 
         program(torch.full((3,), wrong))
 
 
-@pytest.mark.parametrize("line", ["assert x.min() > 0 and x.max() < 1", "assert (", "assert 0 < x.min() < 1"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "assert x.min() > 0 and x.max() < 1",
+        "assert (",
+        "assert 0 < x.min() < 1",
+        "assert bool((x > 0).all())",
+        "assert all(row.sum() > 0 for row in x)",
+        "assert 3.5 not in x",
+        "assert torch.allclose(x, y)",
+        "assert not (x.min() > 0 and x.max() < 1)",
+    ],
+)
 def test_no_assertion_is_called_a_choice_of_two_sides(line: str) -> None:
     shown = ExceptionRecord(type="Error", message="Could not guard on data-dependent expression Eq(u0, 1)")
     found = msgspec.structs.replace(
@@ -525,6 +537,15 @@ def test_no_assertion_is_called_a_choice_of_two_sides(line: str) -> None:
     )
     assert "`torch._assert_async(condition)`" in next_step(found)
     assert "torch.where" not in next_step(found)
+
+
+def test_a_name_that_begins_as_an_assertion_is_none() -> None:
+    shown = ExceptionRecord(type="Error", message="Could not guard on data-dependent expression Eq(u0, 1)")
+    line = "assert_ok = x.sum() > 0 and y"
+    found = msgspec.structs.replace(
+        WINDOWS, kind=FailureKind.DATA_DEPENDENT_GUARD, exception=shown, source=line, op=None, known_issues=()
+    )
+    assert "assert" not in next_step(found)
 
 
 @pytest.mark.parametrize(

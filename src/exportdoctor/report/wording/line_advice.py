@@ -30,6 +30,8 @@ _OPT_EINSUM = (
 )
 _IN_PLACE = {ast.Add: "add_", ast.Sub: "sub_", ast.Mult: "mul_", ast.Div: "div_", ast.Pow: "pow_"}
 _ROUNDS = frozenset({"ceil", "floor", "trunc", "round", "int"})
+_GIVE_PYTHON = frozenset({"item", "tolist", "allclose", "equal", "is_nonzero", "is_tensor", "size", "dim", "numel"})
+"""Functions and methods of torch that give no tensor."""
 _MAKES_TEXT = frozenset({"str", "repr", "format"})
 
 
@@ -81,7 +83,7 @@ def truth_of_a_tensor(finding: Finding) -> str:
 
 def _as_assertion(code: str) -> str:
     """An assertion on one tensor, which the program can check when it runs."""
-    if not code.lstrip().startswith("assert"):
+    if not re.match(r"\s*assert(?=[\s(])", code):
         return ""
     whole = (
         "Write the assertion as `torch._assert_async(condition)`, with one tensor as condition (`&` in place of "
@@ -98,7 +100,17 @@ def _as_assertion(code: str) -> str:
                 return whole
     except (SyntaxError, ValueError):
         return whole
+    if not _gives_a_tensor(test):
+        return whole
     return f"Write `torch._assert_async({condition})`, which the program checks when it runs, or leave it out."
+
+
+def _gives_a_tensor(test: ast.expr) -> bool:
+    """Whether a condition has nothing in it of which is known that it gives a bool or a number of Python."""
+    if any(isinstance(node, ast.In | ast.NotIn | ast.Is | ast.IsNot | ast.Not | ast.BoolOp) for node in ast.walk(test)):
+        return False
+    calls = (node.func for node in ast.walk(test) if isinstance(node, ast.Call))
+    return all(isinstance(one, ast.Attribute) and one.attr not in _GIVE_PYTHON for one in calls)
 
 
 def values_in_a_list(finding: Finding) -> str:

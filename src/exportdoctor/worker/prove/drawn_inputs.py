@@ -37,8 +37,8 @@ _MOST_CONSTANTS = 16
 _MOST_SHRUNK = 10
 _FEW, _FEW_INPUTS = 8, 3
 _MOST_DIMENSIONS, _MOST_REASONS, _SECONDS_FOR_REFUSED = 4, 4, 2.0
-_LARGEST_LIMIT = 600
-"""Of the sizes next to a limit that are tried: forward takes the time of such a size."""
+_LARGEST_LIMIT, _MOST_ELEMENTS = 600, 1 << 14
+"""Of the sizes next to a limit that are tried, and of such inputs: forward takes the time and memory of these."""
 _REFUSED_SIZES = (*range(2, 18), 24, 31, 32, 33, 47, 48, 63)
 """Of the search for sizes that a program refuses: those of which a guard may ask whether they are small, large, or a
 multiple of a small number."""
@@ -138,6 +138,7 @@ class SetDrawer:
         sizes = sorted({size for size in (*_REFUSED_SIZES, *around) if 2 <= size < min(2 * largest + 2, 64)})
         next_to = {limit + step for limit in limits for step in (-1, 0, 1)}
         sizes += sorted(size for size in next_to - {*sizes} if 2 <= size <= _LARGEST_LIMIT)
+        most = max(_MOST_ELEMENTS, 4 * sum(leaf.numel() for leaf in self._leaves.values()))
         places = range(_MOST_DIMENSIONS if self.shapes is not None else 0)
         whole = [int(one) for one in self._constants if math.isfinite(one) and one == int(one)]
         near = sorted({one + step for one in whole for step in (-1, 0, 1) if 0 <= one + step <= _LARGEST_NUMBER})
@@ -150,6 +151,8 @@ class SetDrawer:
             if time.process_time() > end or len(met) > _MOST_REASONS:
                 return
             made = make()
+            if made is not None and sum(leaf.numel() for leaf in tensors_by_path(made).values()) > most:
+                continue
             reason = refuses(made) if made is not None else ""
             if reason not in met and (one := self._try(kind, lambda made=made: made)):  # type: ignore[misc]
                 met.add(reason)
