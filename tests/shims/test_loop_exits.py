@@ -94,6 +94,25 @@ class TwoLoops(nn.Module):
         return x
 
 
+class OverNumbers(nn.Module):
+    """The loops go over numbers that are written there, and the exit is in the other arm."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for times in (1, 2, 0.5):
+            if x.sum() > times:
+                x = x * times - 1
+            else:
+                continue
+            x = x + 0.5
+        for shift in [3, -1, 2]:
+            if x.mean() < 5:
+                x = x + shift
+            else:
+                x = x * 2
+                break
+        return x
+
+
 def inputs() -> list[Tensor]:
     torch.manual_seed(0)
     drawn = [torch.randn(n, 4) * scale for n in (2, 3, 5) for scale in (0.1, 1, 3, 30)]
@@ -101,7 +120,7 @@ def inputs() -> list[Tensor]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [Newton, Confident, Skipping, Halting, TwoLoops])
+@pytest.mark.parametrize("make", [Newton, Confident, Skipping, Halting, TwoLoops, OverNumbers])
 def test_the_program_answers_as_eager_wherever_the_loop_is_left(make: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
     module = make()

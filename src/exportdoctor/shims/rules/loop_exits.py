@@ -93,6 +93,8 @@ class LoopExits:
                 return all(map(self._is_there, args))
             case ast.Subscript(value=value, slice=ast.Slice()):
                 return self._is_there(value)
+            case ast.Tuple() | ast.List():
+                return True
         return isinstance(self.purity.resolve(over), list | tuple | torch.nn.ModuleList | torch.nn.Sequential)
 
     def replace_exits(self, statements: Sequence[ast.stmt], names: ExitNames) -> list[ast.stmt] | None:
@@ -100,6 +102,8 @@ class LoopExits:
         for place, one in enumerate(statements):
             if not any(exits_in(one)):
                 continue
+            if isinstance(one, ast.If) and one.orelse and not any(any(exits_in(each)) for each in one.body):
+                one = _with_arms_exchanged(one)
             if not isinstance(one, ast.If) or not self.is_open(one.test) or not isinstance(one.body[-1], _EXITS):
                 return None
             last, taken = one.body[-1], one.body[:-1]
@@ -131,6 +135,11 @@ def _is_read_in_loops_alone(name: str, node: ast.AST) -> bool:
         return True
     parts = ast.iter_child_nodes(node)
     return name not in own_names(node) and all(_is_read_in_loops_alone(name, one) for one in parts)
+
+
+def _with_arms_exchanged(node: ast.If) -> ast.If:
+    test = ast.copy_location(ast.UnaryOp(ast.Not(), node.test), node.test)
+    return ast.copy_location(ast.If(test, node.orelse, node.body), node)
 
 
 def _result_of(last: ast.stmt, names: ExitNames) -> list[ast.stmt]:
