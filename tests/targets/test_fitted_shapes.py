@@ -191,6 +191,8 @@ REFUSED: dict[str, tuple[Any, Any]] = {
     "a list of another length": ((([X, X],), {}), {"a": [D]}),
     "a key that the dict has not": ((({"p": X},), {}), {"a": {"q": D}}),
     "a field that the object has not": (((Batch(X, X),), {}), {"a": {"middle": D}}),
+    "sizes of a field that is None": (((Batch(X, None),), {}), {"a": {"left": D, "right": D}}),
+    "sizes of a field that is None, in a list": (((Batch(X, None),), {}), {"a": [D, D]}),
     "sizes of an object that nobody takes apart": (((X, Holder()), {}), {"a": D, "b": [D]}),
     "sizes, for which torch takes no shapes": (((X, torch.Size([2, 3])), {}), {"a": D}),
     "a mapping of another class for a tensor": (((X,), {}), {"a": MappingProxyType({0: ROWS})}),

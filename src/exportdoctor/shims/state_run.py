@@ -120,7 +120,8 @@ def _attributes_of(module: Any) -> Iterator[tuple[str, Any]]:
         for name, value in vars(part).items():
             held = value if isinstance(value, torch.Tensor) or _is_short_container(name, value) else None
             for place, leaf in enumerate(tree_leaves(held)):
-                if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided and not leaf.is_quantized:
+                plain = type(leaf) in (torch.Tensor, torch.nn.Parameter) and leaf.layout == torch.strided
+                if plain and not leaf.is_quantized and not leaf.is_nested:
                     yield ".".join(filter(None, (path, name))) + (f"[{place}]" if leaf is not value else ""), leaf
 
 

@@ -171,11 +171,13 @@ def _by_field(value: Any, spec: Any) -> Any:
         return spec
     names = [one.name for one in dataclasses.fields(value)]
     absent = {name for name in names if getattr(value, name, None) is None}
-    if isinstance(spec, Mapping):
-        return {name: one for name, one in spec.items() if name not in absent}
-    if not absent or not isinstance(spec, list | tuple) or len(spec) != len(names):
+    if not absent or not isinstance(spec, Mapping | list | tuple):
         return spec
-    return {name: one for name, one in zip(names, spec, strict=True) if name not in absent}
+    if not isinstance(spec, Mapping):
+        if len(spec) != len(names):
+            return spec
+        spec = dict(zip(names, spec, strict=True))
+    return {name: one for name, one in spec.items() if name not in absent or not _says_nothing(one)}
 
 
 def _names_of(value: Any, children: Sequence[Any]) -> list[str]:
