@@ -34,6 +34,12 @@ def test_a_definition_has_the_tree_that_it_has_in_its_file(text: str) -> None:
 
 
 def test_what_is_no_code_is_refused() -> None:
-    for text in ("    def f(:\n", "def f(x):\nreturn x\n", "    x = 1\n  y = 2\n"):
+    for text in (
+        "    def f(:\n",
+        "def f(x):\nreturn x\n",
+        "    x = 1\n  y = 2\n",
+        "    x = 1\ny = 2\n",
+        "    x = 1\nelse:\n    y = 2\n",
+    ):
         with pytest.raises(SyntaxError):
             parse_indented(text)

@@ -255,6 +255,20 @@ def test_without_an_import_that_needs_it_a_folder_is_no_package(imports: str, tm
     del sys.modules["other"]
 
 
+def test_a_neighbour_of_a_known_name_is_found_where_functions_alone_need_the_package(tmp_path: Path) -> None:
+    folder = tmp_path / "outer"
+    folder.mkdir()
+    (folder / "tokenizers.py").write_text("SIZE = 2\n")
+    before = sys.modules.pop("tokenizers", None)
+    body = "from tokenizers import SIZE\ndef train():\n    from .trainer import run\n"
+    try:
+        part = build_part(write(folder, f"{body}def build(): return M(SIZE, 2), (torch.ones(1, 2),)\n"))
+    finally:
+        sys.modules.pop("tokenizers", None)
+        sys.modules.update({"tokenizers": before} if before is not None else {})
+    assert part.module.in_features == 2
+
+
 @pytest.mark.parametrize(
     "imports",
     [

@@ -14,6 +14,9 @@ def parse_indented(text: str) -> ast.Module:
         return ast.parse(text)
     except IndentationError:
         tree = ast.parse(f"if True:\n{text}")
-    (around,) = tree.body
-    assert isinstance(around, ast.If)
+    match tree.body:
+        case [ast.If(orelse=[]) as around]:
+            pass
+        case _:
+            raise SyntaxError("the lines are not indented alike")
     return ast.increment_lineno(ast.Module(body=around.body, type_ignores=[]), -1)

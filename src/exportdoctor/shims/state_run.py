@@ -11,6 +11,7 @@ from exportdoctor.shims.eager_run import run_copy
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable
 from exportdoctor.shims.root_forward import Forward, patch_root_forward
+from exportdoctor.targets.eager import same_values
 from exportdoctor.torch_internals.fake_tensors import is_fake
 from exportdoctor.torch_internals.tracing_modes import outside_all_modes
 from exportdoctor.torch_internals.trees import tree_leaves
@@ -54,7 +55,7 @@ def following_state(call: ExportCall, follow: Follow) -> Iterator[tuple[ExportCa
         for name in known.read:
             # of a buffer that is assigned the program asserts the value; it has no other tensor in an attribute
             kept = name in now and (now[name] is before[name] or name in registered)
-            if not (kept and torch.equal(now[name], real[name])):
+            if not (kept and same_values(now[name], real[name])):
                 changed.add(name)
 
     # what was read before eager raised is asserted like everything else

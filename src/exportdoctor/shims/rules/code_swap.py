@@ -43,7 +43,7 @@ def function_of(
     """
     first = locals_.get(code.co_varnames[0]) if code.co_argcount else None
     for owner in (*classes, *type(first).__mro__):
-        held = vars(owner).get(_mangled(code.co_name, owner.__name__))
+        held = vars(owner).get(_mangle(code.co_name, owner.__name__))
         if held is not None and (found := next(inside_decorators(held, lambda one: one is code), None)):
             return found
     for one in attached:
@@ -73,13 +73,13 @@ def function_around(call: ExportCall, function: FunctionType) -> FunctionType | 
 def replace_inside(code: CodeType, old: CodeType, new: CodeType) -> CodeType:
     """The code with `new` in place of `old` among the functions that it makes, and those that these make."""
 
-    def replaced(one: Any) -> Any:
+    def exchange(one: Any) -> Any:
         if not isinstance(one, CodeType):
             return one
         same = (one.co_qualname, one.co_firstlineno) == (old.co_qualname, old.co_firstlineno)
         return new if same else replace_inside(one, old, new)
 
-    return code.replace(co_consts=tuple(map(replaced, code.co_consts)))
+    return code.replace(co_consts=tuple(map(exchange, code.co_consts)))
 
 
 def inside_decorators(value: Any, wanted: Callable[[CodeType], bool]) -> Iterator[FunctionType]:
@@ -214,8 +214,8 @@ def class_around(code: CodeType) -> str:
     return next((names[-2] for names in scopes if len(names) > 1), "")
 
 
-def _mangled(name: str, owner: str) -> str:
-    """The attribute that a name is in the class `owner`: one with two leading underscores is its own."""
+def _mangle(name: str, owner: str) -> str:
+    """The attribute that a name is in the class `owner`: one with two leading underscores is that class's own."""
     is_own = name.startswith("__") and not name.endswith("__") and owner.strip("_")
     return f"_{owner.lstrip('_')}{name}" if is_own else name
 

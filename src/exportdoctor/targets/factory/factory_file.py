@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import itertools
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -19,6 +20,8 @@ from exportdoctor.core.exception_text import summary
 from exportdoctor.core.file_hash import file_identity
 from exportdoctor.core.read_file import read_file
 
+_NEVER_TRUE = re.compile(r"(typing\.)?TYPE_CHECKING|__name__ == '__main__'")
+"""Conditions that do not hold where a module is imported."""
 _DEFINE_ANY = frozenset({"globals", "vars", "locals", "exec", "setattr"})
 """Functions by which a file may define names that its text does not show."""
 
@@ -56,7 +59,8 @@ def import_factory_file(file: Path) -> ModuleType:
         _import_package(package[:-1] if path.stem == "__init__" else package, path.parents[len(package)])
         if (found := sys.modules.get(name)) is not None and found is not before:
             return found  # its package imports it
-    _put_on_path(path.parent, last=bool(package))  # inside a package the neighbours of a file hide no other packages
+    # the neighbours of a file that only a package can run hide no other packages
+    _put_on_path(path.parent, last=bool(package and _levels_of_imports(_parse(path))))
     places = [str(path.parent)] if package and path.stem == "__init__" else None
     spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=places)
     if spec is None or spec.loader is None:
@@ -105,7 +109,7 @@ def _levels_of_imports(tree: ast.AST) -> tuple[int, ...]:
             case ast.Try(handlers=[_, *_]):
                 found += _levels_of_imports(ast.Module([*child.orelse, *child.finalbody], []))
                 found += itertools.chain.from_iterable(map(_levels_of_imports, child.handlers))
-            case ast.If(test=test) if any(word in ast.unparse(test) for word in ("TYPE_CHECKING", "__name__")):
+            case ast.If(test=test) if _NEVER_TRUE.fullmatch(ast.unparse(test)):
                 found += _levels_of_imports(ast.Module(child.orelse, []))
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
                 pass
