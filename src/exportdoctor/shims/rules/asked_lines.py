@@ -35,8 +35,8 @@ def code_of_asking(
     changes: dict[FunctionType, CodeType] = {}
     for function, lines in sorted(asked_lines(call).items(), key=_depth):  # what is around one would bring it back
         code = code_of(function, lines, owners_of(call, function))
-        if code is not None:
-            changed = function_around(call, function) or function
+        changed = function_around(call, function)
+        if code is not None and changed is not None:
             before = changes.get(changed, changed.__code__)
             changes[changed] = code if changed is function else replace_inside(before, function.__code__, code)
     return changes

@@ -64,9 +64,10 @@ def function_inside(code: CodeType, names: dict[str, Any]) -> FunctionType:
 
 
 def function_around(call: ExportCall, function: FunctionType) -> FunctionType | None:
-    """The function of the user's that makes one of this code at each call, if `function_inside` made this one."""
+    """The function of the user's that makes one of this code at each call, if `function_inside` made this one; else
+    the function itself. None where it is not known."""
     if function not in _INSIDE:
-        return None
+        return function
     return next(user_functions(call, lambda code: code is function.__code__), None)
 
 
@@ -183,7 +184,7 @@ def definition_of(function: FunctionType) -> ast.FunctionDef | None:
     except (OSError, TypeError, SyntaxError):
         return None
     node = tree.body[0] if tree.body else None
-    if not isinstance(node, ast.FunctionDef):
+    if not isinstance(node, ast.FunctionDef) or node.name != function.__code__.co_name:  # a lambda in a line with `def`
         return None
     ast.increment_lineno(node, function.__code__.co_firstlineno - 1)
     node.decorator_list = []
