@@ -53,7 +53,7 @@ def following_state(call: ExportCall, follow: Follow) -> Iterator[tuple[ExportCa
         now = _state_of(root)
         runs.append(known)
         for name in known.read:
-            # of a buffer that is assigned the program asserts the value; it has no other tensor in an attribute
+            # a buffer may be assigned, as the program asserts its value; a plain tensor is a constant of the program
             kept = name in now and (now[name] is before[name] or name in registered)
             if not (kept and same_values(now[name], real[name])):
                 changed.add(name)

@@ -19,11 +19,7 @@ from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.arm_choice import ArmChoices
 from exportdoctor.shims.rules.asked_lines import code_of_asking
-from exportdoctor.shims.rules.code_swap import (
-    compile_for,
-    definition_of,
-    name_unreadable,
-)
+from exportdoctor.shims.rules.code_swap import compile_for, definition_of, name_unreadable
 from exportdoctor.shims.rules.loop_exits import LoopExits, asks_for_flags
 from exportdoctor.shims.rules.merge_branches import MergedBranches, OpenConditions
 from exportdoctor.shims.rules.name_flow import READS_ALL_NAMES

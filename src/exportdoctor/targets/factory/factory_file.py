@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import importlib.util
-import itertools
 import os
-import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -19,9 +16,8 @@ from exportdoctor.core.errors import ExportdoctorError, TargetError, UsageError,
 from exportdoctor.core.exception_text import summary
 from exportdoctor.core.file_hash import file_identity
 from exportdoctor.core.read_file import read_file
+from exportdoctor.targets.factory.containing_package import import_package, package_of, put_on_path
 
-_NEVER_TRUE = re.compile(r"(typing\.)?TYPE_CHECKING|__name__ == '__main__'")
-"""Conditions that do not hold where a module is imported."""
 _DEFINE_ANY = frozenset({"globals", "vars", "locals", "exec", "setattr"})
 """Functions by which a file may define names that its text does not show."""
 
@@ -51,17 +47,16 @@ def import_factory_file(file: Path) -> ModuleType:
     is a module of the package that its folder is, and the folder that has the package is on `sys.path`.
     """
     path = file.resolve()
-    package = _package_of(path)
-    name = _module_name(path, package)
+    package = package_of(path, _parse(path))
+    name = _module_name(path, package.names)
     before = sys.modules.get(name)
-    if package:
-        _put_on_path(path.parents[len(package)])
-        _import_package(package[:-1] if path.stem == "__init__" else package, path.parents[len(package)])
+    if package.names:
+        around = package.names[:-1] if path.stem == "__init__" else package.names
+        import_package(around, path.parents[len(package.names)])
         if (found := sys.modules.get(name)) is not None and found is not before:
             return found  # its package imports it
-    # the neighbours of a file that only a package can run hide no other packages
-    _put_on_path(path.parent, last=bool(package and _levels_of_imports(_parse(path))))
-    places = [str(path.parent)] if package and path.stem == "__init__" else None
+    put_on_path(path.parent, last=package.is_needed)  # the neighbours of a module in a package hide no others
+    places = [str(path.parent)] if package.names and path.stem == "__init__" else None
     spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=places)
     if spec is None or spec.loader is None:
         raise TargetError(f"Python cannot import {str(file)!r}")
@@ -69,76 +64,6 @@ def import_factory_file(file: Path) -> ModuleType:
     with _register_module(module):
         spec.loader.exec_module(module)
     return module
-
-
-def _put_on_path(folder: Path, *, last: bool = False) -> None:
-    if str(folder) not in sys.path:
-        sys.path.insert(len(sys.path) if last else 0, str(folder))
-
-
-def _package_of(path: Path) -> tuple[str, ...]:
-    """The names of the package to which the file's relative imports refer, outermost first; empty where it has none.
-
-    They are those of its folders, as many as have an `__init__.py`, and at least as many as an import goes up. For what
-    functions alone import, the package has to be one that can be imported: they may never be called.
-    """
-    tree = _parse(path)
-    at_once = max(_levels_of_imports(tree), default=0)
-    up = max(at_once, *(node.level for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)), 0)
-    if not up or (not at_once and not any(_levels_of_imports(node) for node in _functions(tree))):
-        return ()
-    folders = list(itertools.takewhile(lambda folder: (folder / "__init__.py").is_file(), path.parents))
-    names = tuple(folder.name for folder in reversed(path.parents[: max(up, len(folders))]))
-    if not all(names) or any("." in name for name in names):
-        return ()
-    return names if at_once or _can_be_imported(names, path.parents[len(names)]) else ()
-
-
-def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
-
-
-def _levels_of_imports(tree: ast.AST) -> tuple[int, ...]:
-    """By how many packages each import goes up that has to succeed when the code runs: not in a `try`, for types alone,
-    for a script, or in a function inside."""
-    found: list[int] = []
-    for child in ast.iter_child_nodes(tree):
-        match child:
-            case ast.ImportFrom(level=up) if up:
-                found.append(up)
-            case ast.Try(handlers=[_, *_]):
-                found += _levels_of_imports(ast.Module([*child.orelse, *child.finalbody], []))
-                found += itertools.chain.from_iterable(map(_levels_of_imports, child.handlers))
-            case ast.If(test=test) if _NEVER_TRUE.fullmatch(ast.unparse(test)):
-                found += _levels_of_imports(ast.Module(child.orelse, []))
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
-                pass
-            case _:
-                found += _levels_of_imports(child)
-    return tuple(found)
-
-
-def _can_be_imported(package: tuple[str, ...], root: Path) -> bool:
-    path = list(sys.path)
-    _put_on_path(root)
-    try:
-        _import_package(package, root)
-    except Exception:
-        sys.path[:] = path
-        return False
-    return True
-
-
-def _import_package(package: tuple[str, ...], root: Path) -> None:
-    """Import the package in that folder. Raises TargetError where another of its name was imported before."""
-    for count in range(1, len(package) + 1):
-        name, folder = ".".join(package[:count]), root.joinpath(*package[:count])
-        found = importlib.import_module(name)
-        if str(folder) not in (str(Path(one).resolve()) for one in getattr(found, "__path__", ())):
-            raise TargetError(
-                f"The relative imports need {str(folder)!r} as the package {name!r}, which is another one here",
-                hint="Rename the folder",
-            )
 
 
 def _module_name(path: Path, package: tuple[str, ...]) -> str:
