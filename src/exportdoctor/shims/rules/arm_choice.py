@@ -8,15 +8,18 @@ torch does not take such arms, the shim does not apply, and `refused` says so.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from exportdoctor.shims.record import NotApplicable
 from exportdoctor.shims.rules.arm_watch import Unmergeable, reachable, watch_arm
+from exportdoctor.shims.rules.arm_writes import COPY, WRITE_BACK, WRITTEN, is_copy
 from exportdoctor.shims.rules.chosen_numbers import choose_number
 from exportdoctor.shims.rules.later_writes import LaterWrites
 from exportdoctor.shims.rules.observed_rewrite import UNBOUND, ObservedRewrite, value_of
+from exportdoctor.targets.eager import storage_id
 from exportdoctor.torch_internals.loop_operators import python_builtins
 from exportdoctor.torch_internals.shape_env import has_unbacked_size, same_sizes
 from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
@@ -62,12 +65,15 @@ class ArmChoices(ObservedRewrite):
     )
     """Tensors that a choice may have a copy of, or that are such a copy."""
     branches: dict[str, _Branch] = field(default_factory=dict)
+    watches: list[Any] = field(default_factory=list)
+    """Those of the arms that run now; None for one of `torch.cond`."""
 
     @property
     def names(self) -> dict[str, Any]:
         """What the names mean in the code."""
         return {CHOOSE: self.choose, VALUE: value_of, BOTH: both_hold, EITHER: either_holds, NOT: does_not_hold,
-                NUMBER: number_of, EQUAL: all_equal, ANY: any_holds, ALL: all_hold, WITHIN: is_within}  # fmt: skip
+                NUMBER: number_of, EQUAL: all_equal, ANY: any_holds, ALL: all_hold, WITHIN: is_within,
+                WRITTEN: value_to_write, COPY: self.copy_to_write, WRITE_BACK: self.write_back}  # fmt: skip
 
     def choose(
         self,
@@ -94,7 +100,7 @@ class ArmChoices(ObservedRewrite):
             return self._by_cond(branch, chosen, then, other, before, known)
         watches = [watch_arm(self.codes, calls=known is None) for _ in range(2)]
         try:
-            results = [watch.run(arm, before) for watch, arm in zip(watches, (then, other), strict=True)]
+            results = [self._run(watch, arm, before) for watch, arm in zip(watches, (then, other), strict=True)]
             if any(watch.refuses for watch in watches):
                 raise self._refuse(branch, "no eager run came there")
             found = _merge(chosen, *results)
@@ -102,6 +108,48 @@ class ArmChoices(ObservedRewrite):
             return self._as_before(condition, then, other, before, asked)
         self._remember(watches, results, found)
         return found
+
+    def _run(self, watch: Any, arm: Callable[..., Any], before: tuple[Any, ...]) -> Any:
+        self.watches.append(watch)
+        try:
+            return watch.run(arm, before)
+        finally:
+            self.watches.pop()
+
+    def copy_to_write(self, value: Any) -> Any:
+        """A copy of a tensor, list or dict that an arm writes into, where both arms run to be chosen between; the value
+        itself otherwise, and where it is a number.
+
+        Raises Unmergeable for another object.
+        """
+        import torch
+
+        is_number = isinstance(value, int | float | complex | torch.SymInt | torch.SymFloat | torch.SymBool)
+        if not self.watches or is_number or value is UNBOUND:
+            return value
+        watch = self.watches[-1]
+        if isinstance(value, torch.Tensor):
+            return value.clone() if watch is None else watch.copy(value)
+        if watch is None or type(value) not in (list, dict):
+            raise Unmergeable("an arm writes into an object")
+        return watch.copy_container(value)
+
+    def write_back(self, read: Callable[[], Any], written: Any) -> Any:
+        """The tensor, list or dict that `read` gives, with what its copy holds; a number in place of another one."""
+        import torch
+
+        value = written if written is UNBOUND else read()
+        if value is written:
+            return written
+        if isinstance(value, list):
+            value[:] = written
+        elif isinstance(value, dict):
+            value.update(written)
+        if not isinstance(value, torch.Tensor):
+            return value if isinstance(value, list | dict) else written
+        if self.watches and self.watches[-1] is not None:
+            self.watches[-1].end_copy(value)
+        return value.copy_(written)
 
     def _as_before(self, condition: Any, then: Any, other: Any, before: tuple[Any, ...], asked: Any) -> Any:
         return then(*before) if (condition if asked is None else asked()) else other(*before)
@@ -136,15 +184,26 @@ class ArmChoices(ObservedRewrite):
         why = "their results are not laid out in one way"
         if layout is not None:
             try:
-                with python_builtins():
+                with python_builtins(), self._in_cond():
                     found = torch.cond(chosen, lambda: tensors(then), lambda: tensors(other), ())
             except Exception as error:
                 why = f"torch.cond does not take them: {type(error).__name__}: {' '.join(str(error).split()):.300}"
             else:
                 if not _is_traced_by_dynamo():
-                    self.writes.keep(*found, *tree_flatten((*before, *reachable(then), *reachable(other)))[0])
+                    self.writes.keep(*found, *_not_copied(then, other, before))
                 return tree_unflatten(found, layout)
         raise self._refuse(branch, why)
+
+    @contextmanager
+    def _in_cond(self) -> Iterator[None]:
+        if _is_traced_by_dynamo():  # which lets no arm note anything; the arm around it did
+            yield
+            return
+        self.watches.append(None)
+        try:
+            yield
+        finally:
+            self.watches.pop()
 
     def _refuse(self, branch: str, why: str) -> NotApplicable:
         return self.refuse(f"an arm of {branch} may refuse values for which it is not taken, and {why}")
@@ -154,13 +213,15 @@ class ArmChoices(ObservedRewrite):
         for arm in (then, other):
             watch = watch_arm(self.codes, calls=True)
             try:
-                results.append(watch.run(arm, before))
+                results.append(self._run(watch, arm, before))
             except Unmergeable as error:
                 results.append(_NOTHING)
                 known.unmergeable = str(error)
             except Exception:
                 results.append(_NOTHING)
                 known.refuses = True
+                if watch.copied:
+                    known.unmergeable = "an arm that writes into tensors fails where it is not taken"
             known.refuses |= watch.refuses
         for place, value in enumerate(results):
             if value is not _NOTHING:
@@ -172,6 +233,22 @@ class ArmChoices(ObservedRewrite):
         taken, left = results if holds else results[::-1]
         known.refuses |= _has_nan(left) and not _has_nan(taken)
         return (then if holds else other)(*before) if taken is _NOTHING else taken
+
+
+def value_to_write(read: Callable[[], Any]) -> Any:
+    """What `read` gives, or a mark where there is no such name or attribute."""
+    try:
+        return value_of(read)
+    except AttributeError:
+        return UNBOUND
+
+
+def _not_copied(then: Callable[..., Any], other: Callable[..., Any], before: tuple[Any, ...]) -> list[Any]:
+    """The values that the arms can reach, without those of which they write into a copy: these are written back."""
+    names = then.__code__.co_varnames[: then.__code__.co_argcount]
+    copied = {storage_id(one) for name, one in zip(names, before, strict=False) if is_copy(name) and _is_tensor(one)}
+    values = tree_flatten((*before, *reachable(then), *reachable(other)))[0]
+    return [one for one in values if _is_tensor(one) and storage_id(one) not in copied]
 
 
 def _is_traced_by_dynamo() -> bool:

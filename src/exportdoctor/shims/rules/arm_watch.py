@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import zip_longest
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from exportdoctor.core.failure.frames import is_user_file
+from exportdoctor.shims.rules.arm_writes import is_copy
 from exportdoctor.shims.rules.code_swap import definition_of, function_of
 from exportdoctor.shims.rules.pure_callees import init_wrappers_of_model_output, method_of_model_output
 from exportdoctor.shims.rules.pure_code import Purity
@@ -26,9 +28,14 @@ _REFUSES = frozenset({
     "solve", "take", "take_along_dim", "unique", "unique_consecutive",
 })  # fmt: skip
 _DIVIDES = frozenset({
-    "div", "floor_divide", "remainder", "fmod", "__floordiv__", "__rfloordiv__", "__mod__", "__rmod__",
+    "div", "floor_divide", "remainder", "fmod", "__floordiv__", "__rfloordiv__", "__ifloordiv__", "__mod__", "__rmod__",
+    "__imod__",
 })  # fmt: skip
 """Functions that may refuse values: places out of range, singular matrices, nothing found; whole numbers by zero."""
+_WRITES = frozenset({
+    "__setitem__", "__iadd__", "__iand__", "__idiv__", "__ifloordiv__", "__ilshift__", "__imod__", "__imul__",
+    "__ior__", "__ipow__", "__irshift__", "__isub__", "__itruediv__", "__ixor__",
+})  # fmt: skip
 _CHANGES = frozenset({"add", "put", "resize", "sort", "subtract"})
 _READ_ATTRIBUTES = frozenset({"__getattr__", "__getattribute__"})
 """What gives an attribute is taken to do nothing else."""
@@ -54,16 +61,42 @@ def watch_arm(codes: Collection[CodeType], *, calls: bool) -> Any:
             self.old: list[tuple[Any, int]] = []
             self.known: set[int] = set()
             self.kept: list[Any] = []  # so that no storage gets the identity of another
+            self.copied: list[int] = []  # storages of which the arm writes into a copy
+            self.copies: list[int] = []
+            self.reached: set[int] = set()
 
         def run(self, arm: Callable[..., Any], before: tuple[Any, ...]) -> Any:
             containers = _containers_of(arm, before)
+            self.reached = _containers_of(arm, _without_copies(arm, before))
             with self, _watched_calls(codes) if calls else _nothing_watched():
                 found = arm(*before)
             if any(tensor._version != version for tensor, version in self.old):
                 raise Unmergeable("an arm writes into a tensor")
             if any(id(one) in containers for one in _containers(found)):
                 raise Unmergeable("an arm gives a list, dict or object that it did not make")
+            tensors = [leaf for leaf in tree_flatten(found)[0] if isinstance(leaf, torch.Tensor)]
+            counts = Counter(map(storage_id, tensors))
+            if any(counts[one] for one in self.copied) or any(counts[one] > 1 for one in self.copies):
+                raise Unmergeable("an arm gives a view of a tensor that it writes into")
             return found
+
+        def copy(self, tensor: Any) -> Any:
+            """A copy that the arm writes into; it may not use the memory of `tensor` by another name."""
+            made = tensor.clone()
+            self.copied.append(storage_id(tensor))
+            self.copies.append(storage_id(made))
+            return made
+
+        def copy_container(self, container: Any) -> Any:
+            """A copy of a list or dict in which the arm replaces items: the arm has no other name for it."""
+            if id(container) in self.reached or len([*_containers(container)]) > 1:
+                raise Unmergeable("an arm writes into a list or dict that it may also reach by another name")
+            return container.copy()
+
+        def end_copy(self, tensor: Any) -> None:
+            """The copy of the tensor is written back within the arm."""
+            if storage_id(tensor) in self.copied:
+                self.copied.remove(storage_id(tensor))
 
         def new_ones(self, result: Any) -> set[int]:
             """The tensors of the arm's result, by identity, that were made in it and share values with no other."""
@@ -73,19 +106,21 @@ def watch_arm(codes: Collection[CodeType], *, calls: bool) -> Any:
 
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name, kwargs = getattr(func, "__name__", ""), kwargs or {}
-            if (
-                name == "__setitem__"
-                or (name.endswith("_") and not name.endswith("__"))
-                or kwargs.get("out") is not None
-            ):
-                raise Unmergeable(f"an arm calls {name}")
             given = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
+            into_own = bool(args) and isinstance(args[0], torch.Tensor) and storage_id(args[0]) in self.made
+            if (_writes(name) and not into_own) or kwargs.get("out") is not None:
+                raise Unmergeable(f"an arm calls {name}")
+            if any(storage_id(one) in self.copied for one in given):
+                raise Unmergeable("an arm writes into a tensor that it reads by another name")
             self._note(given)
             found = func(*args, **kwargs)
             self._keep_new(found, given)
-            looks_up = name == "__getitem__" and any(map(_is_tensor, tree_flatten(args[1:])[0]))
-            divides = name in _DIVIDES and isinstance(found, torch.Tensor) and not found.is_floating_point()
-            self.refuses |= looks_up or divides or name.removeprefix("linalg_") in _REFUSES
+            places = tree_flatten(args[1:2] if name in ("__getitem__", "__setitem__") else ())[0]
+            masks = name == "__setitem__" and not any(_is_tensor(one) and one.dtype != torch.bool for one in places)
+            looks_up = any(map(_is_tensor, places)) and not masks
+            base = name if name.endswith("__") else name.removesuffix("_")
+            divides = base in _DIVIDES and isinstance(found, torch.Tensor) and not found.is_floating_point()
+            self.refuses |= looks_up or divides or base.removeprefix("linalg_") in _REFUSES
             return found
 
         def _note(self, given: list[Any]) -> None:
@@ -105,6 +140,11 @@ def watch_arm(codes: Collection[CodeType], *, calls: bool) -> Any:
                     self.kept.append(hold_storage_id(leaf))
 
     return Watch()
+
+
+def _writes(name: str) -> bool:
+    """Whether a function of this name writes into the first tensor that it is given."""
+    return name in _WRITES or (name.endswith("_") and not name.endswith("__"))
 
 
 def _is_tensor(value: Any) -> bool:
@@ -136,11 +176,16 @@ def reachable(arm: Callable[..., Any]) -> list[Any]:
     return found
 
 
-def _containers_of(arm: Callable[..., Any], before: tuple[Any, ...]) -> set[int]:
+def _containers_of(arm: Callable[..., Any], before: Iterable[Any]) -> set[int]:
     """Those that an arm can reach without a call, by identity: in its names, and in the attributes of these."""
     values = [*before, *reachable(arm)]
     attributes = [one for value in values for one in attributes_of(value).values()]
     return {id(one) for value in (*values, *attributes) for one in _containers(value)}
+
+
+def _without_copies(arm: Callable[..., Any], before: tuple[Any, ...]) -> list[Any]:
+    names = arm.__code__.co_varnames[: arm.__code__.co_argcount]
+    return [one for name, one in zip_longest(names, before) if name is None or not is_copy(name)]
 
 
 # --- whose code is called

@@ -18,6 +18,7 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.arm_choice import ArmChoices
+from exportdoctor.shims.rules.arm_writes import write_into_copies
 from exportdoctor.shims.rules.asked_lines import code_of_asking
 from exportdoctor.shims.rules.code_swap import compile_for, definition_of, name_unreadable
 from exportdoctor.shims.rules.loop_exits import LoopExits, asks_for_flags
@@ -36,6 +37,7 @@ def rewrite_branches(
     if node is None or READS_ALL_NAMES & {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}:
         return None
     write_counters_as_bindings(node)
+    write_into_copies(node, OpenConditions(lines, node).is_open)
     # where a condition begins below its `if`, Python names the line of the `if` as the one that asks
     conditions = (one for one in ast.walk(node) if isinstance(one, ast.If | ast.IfExp) and one.lineno in lines)
     lines |= {one.test.lineno for one in conditions}
@@ -75,7 +77,9 @@ SHIM = Shim(
         "their results. Two numbers of one type give a number, which is read from such a choice. Where an arm may "
         "refuse the values for which it is not taken (it looks up places, divides whole numbers, raises, or gives "
         "NaN), torch.cond computes one arm only; the shim does not apply where torch does not take them. Arms must "
-        "only compute: assignments to local names, no writes, no raise. What an arm prints, warns or logs is left out "
+        "only compute, by assignments to local names, or write into tensors, lists and dicts: they write into copies, "
+        "and the values that are chosen are written back. They may not raise, draw random values, or read what they "
+        "write into by another name. What an arm prints, warns or logs is left out "
         "of the program, with the whole branch where it does nothing else. A loop that is left where a value says so, "
         "by `break` or `return`, is run to its end, and its later steps change nothing. The shim does not apply where "
         "a tensor that was chosen, or was chosen from, is written into later."

@@ -8,9 +8,11 @@ from __future__ import annotations
 import ast
 import copy
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 
 from exportdoctor.shims.rules.arm_choice import ALL, ANY, BOTH, CHOOSE, EITHER, EQUAL, NOT, NUMBER, VALUE, WITHIN
+from exportdoctor.shims.rules.arm_writes import WRITE_BACK, is_copy, own_of_arm
 from exportdoctor.shims.rules.code_swap import ARM
 from exportdoctor.shims.rules.loop_exits import LEFT, exits_in, is_flag
 from exportdoctor.shims.rules.made_code import call_of, load, thunk
@@ -121,7 +123,8 @@ class MergedBranches(ast.NodeTransformer):
         self.purity, self.open, self.count = purity, open_, 0
         self.choose, self.condition, self.within, self.truths = choose, condition, within, truths
         self.inside = 0  # an arm that was not taken may ask for values that nobody saw
-        self.written = {name for one in ast.walk(node) for name in _written_names(one)}
+        self.written = {name for one in ast.walk(node) for name in _written_names(one) if not is_copy(name)}
+        self.function = node
         self.used: dict[int, set[str]] = {}
         tries = [one for one in ast.walk(node) if isinstance(one, ast.Try)]
         self.tried = {id(one) for outer in tries for one in ast.walk(outer)}
@@ -179,13 +182,22 @@ class MergedBranches(ast.NodeTransformer):
         bound = [{one.id for part in arm for one in _stored_names(part)} for arm in arms]
         if id(node) in self.tried and bound[0] != bound[1]:
             return False  # that a name is not bound may be caught
+        pures = [self._with_own(arm) for arm in arms]
+        own = [one.tensors | one.containers for one in pures]
         return (
             (not any(returns) or (ends and not inside))
             and not leaves
-            and not self.written & (bound[0] | bound[1])
+            and not any(self.written & (names - mine) for names, mine in zip(bound, own, strict=True))
             and pure.of_expression(node.test)
-            and all(pure.of_statements(arm) for arm in arms)
+            and all(one.of_statements(arm) for one, arm in zip(pures, arms, strict=True))
         )
+
+    def _with_own(self, arm: Sequence[ast.stmt]) -> Purity:
+        """What judges an arm, which may write into what it has made itself."""
+        if self.choose != CHOOSE:
+            return self.purity
+        tensors, containers = own_of_arm(arm, self.function, self.purity.gives_tensor)
+        return replace(self.purity, tensors=tensors, containers=containers)
 
     def _merge_arms(self, node: ast.If) -> list[ast.stmt]:
         self.count += 1
@@ -252,6 +264,8 @@ def _written_names(node: ast.AST) -> Iterator[str]:
         case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store()):
             yield name
         case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if method.endswith("_"):
+            yield name
+        case ast.Call(func=ast.Name(id=call), args=[ast.Lambda(body=ast.Name(id=name)), _]) if call == WRITE_BACK:
             yield name
 
 

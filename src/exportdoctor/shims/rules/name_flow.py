@@ -69,11 +69,12 @@ def all_names(node: ast.AST) -> Iterator[str]:
 def names_in_other_scopes(function: ast.FunctionDef) -> set[str]:
     """The names that code may read or bind which does not run where it stands: of functions inside, and of others. An
     arm that a rewrite has made of a branch is called there at once."""
-    inside = [one for one in ast.walk(function) if isinstance(one, _LATER) and one is not function and not _is_arm(one)]
+    inside = [one for one in ast.walk(function) if isinstance(one, _LATER) and one is not function and not is_arm(one)]
     return {name for one in inside for name in all_names(one)}
 
 
-def _is_arm(node: ast.AST) -> bool:
+def is_arm(node: ast.AST) -> bool:
+    """Whether it is a function that a rewrite has made, and that is called where it stands."""
     match node:
         case ast.FunctionDef(name=name) | ast.Lambda(args=ast.arguments(vararg=ast.arg(arg=name))):
             return name.startswith(ARM)

@@ -86,13 +86,18 @@ def row_put_first(node: ast.AST) -> tuple[ast.Name, ast.expr] | None:
 
 def made_by(node: ast.AST, is_made: Callable[[ast.expr], bool]) -> dict[str, ast.Name]:
     """The names that an assignment gives a new value of their own, each with its node."""
+    return {one.id: one for one, value in bindings_of(node) if is_made(value)}
+
+
+def bindings_of(node: ast.AST) -> list[tuple[ast.Name, ast.expr]]:
+    """The names that an assignment binds, each with its value, also several at once."""
     pairs: list[tuple[ast.expr, ast.expr]] = []
     match node:
         case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)) if len(targets) == len(values):
             pairs = list(zip(targets, values, strict=True))
         case ast.Assign(targets=[target], value=value):
             pairs = [(target, value)]
-    return {one.id: one for one, value in pairs if isinstance(one, ast.Name) and is_made(value)}
+    return [(one, value) for one, value in pairs if isinstance(one, ast.Name)]
 
 
 def is_new_list(node: ast.expr) -> bool:

@@ -1,7 +1,7 @@
 """Whether a piece of code does nothing but compute, as far as its syntax tree and what its names stand for can show.
 
-Conservative: what is not understood is not pure. Assignments to local names only, no writes to attributes or items, no
-raise, and calls of functions that are known to be pure: torch's, Python's, and the user's where their source is pure.
+Conservative: what is not understood is not pure. Assignments to local names, writes into what the code has made itself,
+no raise, and calls of functions that are known to be pure: torch's, Python's, and the user's where their source is pure.
 """
 
 from __future__ import annotations
@@ -18,6 +18,16 @@ from types import FunctionType
 from typing import Any, TypeGuard
 
 from exportdoctor.core.failure.frames import is_defined_in_torch
+from exportdoctor.shims.rules.arm_writes import (
+    ADDS,
+    COPY,
+    VIEWS,
+    WRITE_BACK,
+    WRITTEN,
+    is_copy,
+    is_in_place,
+    parts_of,
+)
 from exportdoctor.shims.rules.code_swap import definition_of
 from exportdoctor.shims.rules.number_types import is_instance
 from exportdoctor.shims.rules.pure_callees import (
@@ -48,7 +58,8 @@ class Purity:
     """Judges code of `function`; `instances` are the modules that its `self` may be, none where it is no method.
 
     Code that only computes or raises is pure, too, if it `may_raise`: where it does, no value is left to be wrong.
-    `callees` are what local names may stand for: the modules that a loop goes over.
+    `callees` are what local names may stand for: the modules that a loop goes over. `tensors` and `containers` are
+    names of tensors, and of lists and dicts, that the code may write into: it has made them itself.
     """
 
     function: FunctionType
@@ -56,6 +67,8 @@ class Purity:
     depth: int = _DEPTH
     may_raise: bool = False
     callees: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    tensors: frozenset[str] = frozenset()
+    containers: frozenset[str] = frozenset()
 
     def of_statements(self, statements: Sequence[ast.stmt]) -> bool:
         """Whether they only compute and bind local names, or return, in each of the instances."""
@@ -94,13 +107,29 @@ class Purity:
             one._is_pure_call(call) for one in self._each() for call in every if isinstance(call, ast.Call)
         )
 
+    def gives_tensor(self, node: ast.expr) -> bool:
+        """Whether an expression computes a tensor, as far as the code shows that: by an operator, or by a function, a
+        method or a layer of torch. Its memory may be that of another one."""
+        import torch
+
+        if isinstance(node, ast.BinOp | ast.UnaryOp):
+            return True
+        if not isinstance(node, ast.Call):
+            return False
+        callee = self._resolve(node.func)
+        if callee is _UNKNOWN:
+            return isinstance(node.func, ast.Attribute) and hasattr(torch.Tensor, node.func.attr)
+        return isinstance(callee, torch.nn.Module) or is_defined_in_torch(callee)
+
     def _each(self) -> list[Purity]:
         """The same for one instance each."""
         return [replace(self, instances=(one,)) for one in self.instances] if len(self.instances) > 1 else [self]
 
     def _is_pure_statement(self, node: ast.stmt) -> bool:
         if isinstance(node, ast.Expr):
-            return isinstance(node.value, ast.Constant)
+            return isinstance(node.value, ast.Constant) or self._writes_into_own(node.value)
+        if isinstance(node, ast.AugAssign):
+            return self.of_expression(node.value) and self._may_add_to(node.target)
         if isinstance(node, ast.Raise):
             return self.may_raise
         if not isinstance(node, _STATEMENTS):
@@ -110,10 +139,51 @@ class Purity:
         inside = self.inside(node) if isinstance(node, ast.For) else self
         parts = [getattr(node, name, None) for name in ("value", "test", "iter")]
         return (
-            all(target is None or _binds_names_only(target) for target in targets)
+            all(target is None or self._is_pure_target(target) for target in targets)
             and all(self.of_expression(part) for part in parts if part is not None)
             and inside.of_statements(bodies)
         )
+
+    def _is_pure_target(self, target: ast.expr) -> bool:
+        return all(isinstance(one, ast.Name) or self._may_store_in(one) for one in parts_of(target))
+
+    def _may_store_in(self, target: ast.expr) -> bool:
+        match target:
+            case ast.Subscript(value=ast.Name(id=name), slice=key) if name in self.containers:
+                return self.of_expression(key)
+        return isinstance(target, ast.Subscript) and self._is_part_of_own(target)
+
+    def _may_add_to(self, target: ast.expr) -> bool:
+        return (isinstance(target, ast.Name) and target.id in self.containers) or self._is_part_of_own(target)
+
+    def _writes_into_own(self, node: ast.expr) -> bool:
+        """Whether the call does nothing but write into what the code has made itself."""
+        match node:
+            case ast.Call(func=ast.Name(id=name)) if name == WRITE_BACK:
+                return self.of_expression(node)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=of), attr=name)) if (
+                name in ADDS and of in self.containers
+            ):
+                return self._has_pure_arguments(node)
+            case ast.Call(func=ast.Attribute(value=base, attr=name)) if is_in_place(name):
+                return self._is_part_of_own(base) and self._has_pure_arguments(node)
+        return False
+
+    def _has_pure_arguments(self, call: ast.Call) -> bool:
+        return all(map(self.of_expression, (*call.args, *(one.value for one in call.keywords))))
+
+    def _is_part_of_own(self, node: ast.expr) -> bool:
+        """Whether it is what the code has made itself, or shares memory with that."""
+        match node:
+            case ast.Name(id=name):
+                return is_copy(name) or name in self.tensors
+            case ast.Subscript(value=value, slice=key):
+                return self.of_expression(key) and self._is_part_of_own(value)
+            case ast.Attribute(value=value, attr="T" | "mT"):
+                return self._is_part_of_own(value)
+            case ast.Call(func=ast.Attribute(value=value, attr=name)) if name in VIEWS or is_in_place(name):
+                return self._is_part_of_own(value) and self._has_pure_arguments(node)
+        return False
 
     def inside(self, node: ast.For) -> Purity:
         """What judges the body of this loop."""
@@ -132,6 +202,11 @@ class Purity:
         return {target.id: tuple(found)}
 
     def _is_pure_call(self, node: ast.Call) -> bool:
+        match node:
+            case ast.Call(func=ast.Name(id=name)) if name in (COPY, WRITTEN):
+                return True
+            case ast.Call(func=ast.Name(id=name), args=[ast.Lambda(body=root), _]) if name == WRITE_BACK:
+                return self._is_part_of_own(root)
         if isinstance(node.func, ast.Name) and node.func.id in self.callees:
             return all(self._is_pure_callee(one, node) for one in self.callees[node.func.id])
         if isinstance(node.func, ast.Subscript) and _holds_modules(holder := self._resolve(node.func.value)):
@@ -251,15 +326,6 @@ def _tells(callee: Any) -> bool:
     """Whether it only gives its user a message. A logger's method may be a plain function that was set on its class."""
     owner = getattr(callee, "__self__", None)
     return callee is print or callee is warnings.warn or isinstance(owner, logging.Logger | logging.LoggerAdapter)
-
-
-def _binds_names_only(target: ast.expr) -> bool:
-    match target:
-        case ast.Name():
-            return True
-        case ast.Tuple(elts=parts) | ast.List(elts=parts):
-            return all(_binds_names_only(part) for part in parts)
-    return False
 
 
 def _is_pure_method(name: str) -> bool:
