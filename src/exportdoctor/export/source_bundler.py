@@ -80,6 +80,8 @@ class SourceBundler:
     names: dict[Place, str] = field(default_factory=dict)
     imports: dict[str, tuple[str, str]] = field(default_factory=dict)
     parts: list[str] = field(default_factory=list)
+    carried: set[tuple[str, int]] = field(default_factory=set)
+    """The modules and lines of the statements in `parts`."""
 
     def add(self, module: str, name: str, *, called: str = "") -> str:
         """Carry a definition and what it needs; returns its name in the carried text, `called` if that is free."""
@@ -88,7 +90,10 @@ class SourceBundler:
             return self._add_import(module, name)
         if place not in self.names:
             self.names[place] = self._free_name(place, called)  # before what it needs, which may need it
-            self.parts.append(self.adapt(place[0], self._source(place[0]).statements[place[1]]))
+            statement = self._source(place[0]).statements[place[1]]
+            if (place[0], statement.lineno) not in self.carried:  # it may bind several names
+                self.carried.add((place[0], statement.lineno))
+                self.parts.append(self.adapt(place[0], statement))
         return self.names[place]
 
     def adapt(self, module: str, node: ast.stmt, *, bound: frozenset[str] = frozenset()) -> str:

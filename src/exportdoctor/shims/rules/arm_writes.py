@@ -90,7 +90,7 @@ class _Copies:
             before.append(_bind(name, call_of(WRITTEN, thunk(root))))
             back = call_of(WRITE_BACK, thunk(root), load(name))
             rebinds = text in added or _is_added_to(text, arms)
-            after.append(ast.Assign([_stored(root)], back) if rebinds else ast.Expr(back))
+            after.append(ast.Assign([_to_store(root)], back) if rebinds else ast.Expr(back))
         return [ast.copy_location(one, node) for one in (*before, node, *after)]
 
 
@@ -109,7 +109,7 @@ def _bind(name: str, value: ast.expr) -> ast.stmt:
     return ast.Assign([ast.Name(name, ast.Store())], value)
 
 
-def _stored(root: ast.expr) -> ast.expr:
+def _to_store(root: ast.expr) -> ast.expr:
     match root:
         case ast.Attribute(value=value, attr=name):
             return ast.Attribute(value, name, ast.Store())
