@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from exportdoctor.shims.random_functions import has_random_name
 from exportdoctor.shims.state_run import LARGEST, assert_equal, memory_of, tensors_in
 from exportdoctor.torch_internals.fake_tensors import is_fake
 from exportdoctor.torch_internals.tracer_frames import is_operator, is_operator_family
@@ -39,10 +40,6 @@ _MOST_VALUES = 2**24
 _PLAIN = (int, float, complex, str, type(None))
 _LONGEST_LIST = 20_000
 """Elements of a tensor that is read as a list."""
-_RANDOM = (
-    "rand", "dropout", "bernoulli", "multinomial", "normal", "poisson", "exponential", "uniform", "cauchy", "geometric",
-)  # fmt: skip
-"""What the names of functions that draw random numbers have in them."""
 _WRITES = re.compile(r".*[^_]_|__set(item)?__|__i(add|sub|mul|matmul|(true|floor)?div|mod|pow|and|or|xor|[lr]shift)__")
 """Names of operators that write into their first argument."""
 
@@ -277,8 +274,7 @@ def _assert_equal(traced: Any, real: Any, names: frozenset[str]) -> None:
 
 def draws_at_random(func: Any) -> bool:
     """Whether an operator gives other values each time."""
-    name = getattr(func, "__name__", "")
-    return any(word in name for word in _RANDOM)
+    return has_random_name(getattr(func, "__name__", ""))
 
 
 def writes_to_first(func: Any) -> bool:

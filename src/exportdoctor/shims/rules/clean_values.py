@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any
 
 from exportdoctor.core.failure.frames import is_user_file
+from exportdoctor.shims.random_functions import has_random_name
 from exportdoctor.shims.rules.call_sites import statement_at
 from exportdoctor.shims.rules.torch_functions import (
     FIXED_SIZE,
@@ -45,8 +46,6 @@ _TELLS = re.compile(
     r"print|(.+\.)?(logging|\w*log(ger)?|warnings)(\(.*\))?\.(critical|debug|error|exception|info|warn)\w*", re.I
 )
 """Functions that print, warn or log."""
-
-_RANDOM = ("rand", "dropout", "bernoulli", "multinomial", "normal", "poisson", "exponential")
 
 
 @dataclass(kw_only=True)
@@ -221,7 +220,7 @@ class CleanValues:
     def _is_by_chance(self, name: str) -> bool:
         """Whether an operator of that name gives values that follow from nothing that it is given."""
         self.unfilled |= "empty" in name
-        return any(word in name for word in _RANDOM) or ("empty" in name and not self.fill)
+        return has_random_name(name) or ("empty" in name and not self.fill)
 
 
 def _is_told(frame: FrameType | None) -> bool:

@@ -10,16 +10,17 @@ from functools import cache
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
+from exportdoctor.shims.random_functions import has_random_name
+
 NOT_KNOWN = object()
 """The value of an argument that the code does not show."""
 
 _IMPURE_PARTS = (
-    "rand", "dropout", "bernoulli", "multinomial", "binomial", "poisson", "exponential", "gumbel", "fractional",
     "seed", "set_", "save", "load", "use_", "compile", "instance_norm", "native_batch_norm", "cudnn", "miopen",
     "moving_avg", "nesting", "clear_",
 )  # fmt: skip
-"""Parts of names of what draws values, or changes something beside its result."""
-_IMPURE_NAMES = frozenset({"normal", "rrelu", "lstm", "gru", "rnn_tanh", "rnn_relu", "fork", "wait", "cond"})
+"""Parts of names of what changes something beside its result."""
+_IMPURE_NAMES = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu", "fork", "wait", "cond"})
 _COMPUTING = ("torch", "torch.functional", "torch.nn.functional", "torch._tensor")
 """The modules of torch whose functions compute. Others take functions, keep state or talk to other processes."""
 _ASKING = ("torch.jit", "torch._jit_internal", "torch.compiler", "torch.onnx", "torch._utils")
@@ -37,7 +38,7 @@ _BUILT_IN = {
 def has_pure_name(name: str) -> bool:
     """Whether the name is not that of a function or method that writes or draws values."""
     is_private = name.startswith("_") and not name.startswith(("_assert", "_check"))
-    named = name in _IMPURE_NAMES or any(part in name for part in _IMPURE_PARTS)
+    named = name in _IMPURE_NAMES or has_random_name(name) or any(part in name for part in _IMPURE_PARTS)
     return not is_private and not name.endswith("_") and not named
 
 
