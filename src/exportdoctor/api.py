@@ -25,7 +25,7 @@ from exportdoctor.engine.shim_files import check_shim_files
 from exportdoctor.process.launcher import Fork
 from exportdoctor.report.live.progress import Progress
 from exportdoctor.scan_report import ScanReport, progress_here, refuse_unforkable
-from exportdoctor.store.places import new_run_id, runs_root
+from exportdoctor.store.places import check_working_folder, new_run_id, runs_root
 from exportdoctor.store.run_folder import RunFolder
 from exportdoctor.store.runs import register
 from exportdoctor.targets import plan_for_module
@@ -70,7 +70,8 @@ def scan(
     refuses, the report is returned all the same.
 
     - `exporter`: `export` (the default), `export-strict` or `torchscript`
-    - `to`: how far to go: `export` only, `onnx` to translate too, `ort` to run that in ONNX Runtime
+    - `to`: how far to go: `export` only, `decomposed` to run decompositions too, `onnx` to translate too, `ort` to run
+      that in ONNX Runtime
     - `exhaustive`: export every distinct submodule, not only those below a failing parent
     - `search`: look for the smallest submodule that fails; else each part is exported once, as a whole
     - `audit`: also export every submodule that equals another one, and compare; else a few are drawn
@@ -101,6 +102,7 @@ def scan(
     for name, limit in limits.items():
         if limit is not None and not (isinstance(limit, int | float) and 0 < limit < math.inf):
             raise UsageError(f"{name}={limit!r} is no limit", hint="Give a finite number above zero, or None")
+    check_working_folder()
     if isinstance(shims, str | Path):
         raise UsageError(f"shims={str(shims)!r} is no list", hint="Give a list of files")
     plan = plan_for_module(

@@ -51,6 +51,8 @@ def pytest_configure(config: pytest.Config) -> None:
     path = _baseline_path(config)
     if path is not None and path.exists():
         _read_baseline(path)
+    elif path is not None and not path.parent.is_dir():
+        raise pytest.UsageError(f"--export-baseline: there is no folder {path.parent}")
     config.stash[_RESULTS] = []
 
 
@@ -124,10 +126,10 @@ class ExportChecker:
         known = baseline.failures.get(check, ()) if baseline else ()
         difference = compare_with_baseline(known, report)
         found = [_as_data(known_failure(one)) for one in report.findings]
-        self._request.node.stash.setdefault(_RESULTS, []).append(
-            {"check": check, "found": found, "difference": _as_data(difference)}
-        )
         fresh = path is not None and baseline is None and self._request.config.getoption("export_ratchet")
+        self._request.node.stash.setdefault(_RESULTS, []).append(
+            {"check": check, "found": found, "difference": _as_data(difference), "expected": bool(fresh)}
+        )
         if difference.broken and not fresh:
             pytest.fail(_failure_text(_try_rewrites(report, difference, plan, run), difference), pytrace=False)
         if report.findings and not self._request.config.option.runxfail:
@@ -146,13 +148,18 @@ def assert_exportable(request: pytest.FixtureRequest) -> ExportChecker:
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     """Put what a test's checks found on its report. One with a known failure was expected to fail, also where it raises
-    because the module does not export, unless a check fails. It is so at its end: all its checks are made."""
+    because the module does not export, unless a check fails. It is so at its end: all its checks are made.
+
+    Fixtures may check, too: what fails in a setup is told of the test, or of the setup where that raises."""
     outcome = yield
-    if call.when != "call" or _RESULTS not in item.stash:
+    if _RESULTS not in item.stash:
         return
     report = outcome.get_result()
-    setattr(report, _CHECKS, item.stash[_RESULTS])
+    checks, item.stash[_RESULTS] = item.stash[_RESULTS], []
+    setattr(report, _CHECKS, checks)
     raised = call.excinfo
+    if call.when == "setup" or (call.when == "teardown" and not checks):
+        return
     if _EXPECTED in item.stash and (
         raised is None or not raised.errisinstance((pytest.fail.Exception, pytest.skip.Exception))
     ):
@@ -163,7 +170,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Gather a test's checks. A failure of one that was expected to fail breaks nothing."""
     expected = hasattr(report, "wasxfail")
-    _GATHERED.extend({**one, "expected": expected} for one in getattr(report, _CHECKS, ()))
+    checks = getattr(report, _CHECKS, ())
+    _GATHERED.extend({**one, "expected": expected or one["expected"]} for one in checks)
 
 
 _GATHERED: list[dict[str, Any]] = []
@@ -184,6 +192,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     differences = [(one["check"], _difference(one["difference"])) for one in _GATHERED]
     exporting = sum(1 for one in _GATHERED if not one["found"])
     write(f"{exporting} of {len(_GATHERED)} checked modules export")
+    from exportdoctor.core.errors import ExportdoctorError
     from exportdoctor.report.wording.baselines import failure_line
 
     expected = {one["check"] for one in _GATHERED if one["expected"]}
@@ -195,7 +204,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         for failure in difference.gone:
             write(f"mended: {check}: {failure_line(failure)}", green=True)
     if path is not None and config.getoption("export_ratchet"):
-        write(_move_ratchet(path, differences))
+        try:
+            write(_move_ratchet(path, differences))
+        except (ExportdoctorError, pytest.UsageError) as error:
+            write(f"--export-ratchet: {error}", red=True)
     elif path is not None and any(difference.gone for _, difference in differences):
         write(f"Take what is mended out of {path.name}: run again with --export-ratchet")
 

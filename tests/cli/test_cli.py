@@ -144,6 +144,55 @@ def test_a_baseline_makes_only_new_failures_red(
     assert run([*words, "--baseline", str(file)]) == ExitCode.USAGE
 
 
+BOTH_FAIL = """
+import torch
+from torch import nn
+
+class One(nn.Module):
+    def forward(self, x): return x * 2 if x.sum() > 0 else x
+
+class Other(nn.Module):
+    def forward(self, x): return x * [1, 2][int(x.sum())]
+
+class Both(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = One(), Other()
+    def forward(self, x): return self.one(x) + self.other(x)
+
+def build(): return Both(), (torch.zeros(3),)
+"""
+
+
+@pytest.mark.slow
+def test_a_baseline_keeps_what_was_not_scanned_and_knows_a_file_by_any_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "both.py").write_text(BOTH_FAIL)
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path)
+    words = ["--no-cure", "-q", "--baseline"]
+    assert run(["scan", "both.py:build", *words, "b.json", "--update-baseline"]) == ExitCode.EXPORTS
+    whole = Path("b.json").read_bytes()
+    assert [*json.loads(whole)["failures"]] == ["both.py:build"]
+    assert run(["scan", "both.py:build", "--module", "one", *words, "b.json", "--update-baseline"]) == ExitCode.EXPORTS
+    assert Path("b.json").read_bytes() == whole
+    assert "not asked kept" in capsys.readouterr().err
+    assert run(["scan", str(tmp_path / "both.py:build"), *words, "b.json"]) == ExitCode.EXPORTS
+    monkeypatch.chdir(tmp_path / "below")
+    assert run(["scan", "../both.py:build", *words, "../b.json"]) == ExitCode.EXPORTS
+
+
+def test_a_working_folder_that_is_gone_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert run(["scan", "Qwen2.5-VL-3B"]) == ExitCode.USAGE
+    assert "The working folder is gone" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_the_action_and_the_hook_run_a_scan_as_their_hosts_do(known_target: str, tmp_path: Path) -> None:
     """The action's step by the shell of a runner, the hook's entry with its arguments behind it."""

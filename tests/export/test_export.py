@@ -55,7 +55,7 @@ def told(*arguments: str, blocked: str = "", path: str = "") -> tuple[int, list[
         ((TINY, "--to", "pt2", "--shims", "none", "--split", "2"), "--split goes only with --to onnx"),
         ((TINY, "--to", "pt2", "--part", "vision"), f"exportdoctor scan {TINY} --part vision"),
         ((TINY, "--to", "pt2", "--part", "nose"), "nose"),
-        ((TINY, "--to", "pt2", "--shims", "none", "--with-cache", "--image-input"), "two files of a text part"),
+        ((TINY, "--to", "pt2", "--shims", "none", "--with-cache", "--image-input"), "two files, prefill and decode"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line_before_anything_is_built(arguments: tuple[str, ...], words: str) -> None:

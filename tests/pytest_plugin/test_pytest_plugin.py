@@ -264,3 +264,45 @@ def test_without_torch_a_test_is_skipped(pytester: pytest.Pytester) -> None:
     )
     pytester.makepyfile("def test_one(assert_exportable):\n    assert_exportable(None)\n")
     session(pytester).assert_outcomes(skipped=1)
+
+
+IN_FIXTURES = """
+import pytest
+import torch
+from gate import Gate
+
+@pytest.fixture
+def checked_before(assert_exportable):
+    assert_exportable(Gate().eval(), (torch.ones(3),))
+
+@pytest.fixture
+def checked_after(assert_exportable):
+    yield
+    assert_exportable(Gate().eval(), (torch.ones(3),))
+
+def test_before(checked_before): pass
+
+def test_after(checked_after): pass
+"""
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_check_in_a_fixture_counts(project: pytest.Pytester) -> None:
+    project.makepyfile(test_models=IN_FIXTURES)
+    baseline = project.path / "known.json"
+    wrote = session(project, "--export-baseline", "known.json", "--export-ratchet")
+    wrote.stdout.fnmatch_lines(["*0 of 2 checked modules export*", "known.json written"])
+    assert {*known(baseline)} == {"test_models.py::test_before", "test_models.py::test_after"}
+    assert session(project, "--export-baseline", "known.json").ret == 0
+    baseline.write_text(json.dumps({"schema": "exportdoctor.baseline/1", "failures": {}}))
+    red = session(project, "--export-baseline", "known.json")
+    red.assert_outcomes(passed=1, errors=2)
+    red.stdout.fnmatch_lines(["*broken: test_models.py::test_before*", "*broken: test_models.py::test_after*"])
+
+
+def test_a_baseline_that_cannot_be_written_is_refused_in_one_line(project: pytest.Pytester) -> None:
+    refused = session(project, "--export-baseline", "nowhere/known.json", "--export-ratchet")
+    assert refused.ret == pytest.ExitCode.USAGE_ERROR
+    assert "there is no folder" in refused.stderr.str()
+    assert "Traceback" not in refused.stderr.str()

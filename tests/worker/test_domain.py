@@ -14,7 +14,7 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
-from exportdoctor.cli.verbs.numbers import check_file, existing_file
+from exportdoctor.cli.part_request import check_file, existing_file
 from exportdoctor.core.errors import TargetError, UsageError
 from exportdoctor.core.protocol.domain import DomainRequest, DomainResult
 from exportdoctor.core.records.size_domain import SizeAxis, SizeCondition, SizeDomain, SizeTrial, StageAnswer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,7 +12,9 @@ from exportdoctor.core.errors import ExitCode
 from exportdoctor.core.run.known_failures import BaselineDifference, compare_with_baseline, known_failure
 from exportdoctor.core.run.report import Report
 from exportdoctor.report.wording.baselines import baseline_lines
+from exportdoctor.report.wording.formatting import count
 from exportdoctor.store.baseline_file import read_baseline, write_baseline
+from exportdoctor.targets import target_path
 
 ACCEPT = "run with --update-baseline"
 FailOn = Literal["new", "any", "never"]
@@ -19,11 +22,13 @@ FailOn = Literal["new", "any", "never"]
 
 @dataclass(frozen=True, kw_only=True)
 class BaselineCheck:
-    """A baseline's file, None for none; `update` writes what fails now into it."""
+    """A baseline's file, None for none; `update` writes what fails now into it. `of_some_parts`: others may not have
+    been scanned."""
 
     path: Path | None = None
     fail_on: FailOn | None = None
     update: bool = False
+    of_some_parts: bool = False
 
     def read(self) -> None:
         """Raise UsageError where the baseline cannot be read: before the scan, not after it."""
@@ -45,15 +50,29 @@ class BaselineCheck:
         """What differs from the baseline; None where there is none, or the report is not whole."""
         if self.path is None or not report.complete:
             return None
-        baseline = read_baseline(self.path, missing_ok=self.update)
-        return compare_with_baseline(baseline.failures.get(report.target.ref, ()), report)
+        failures = read_baseline(self.path, missing_ok=self.update).failures
+        name, given = _check_name(report.target.ref, self.path), report.target.ref
+        known = failures.get(name, failures.get(given, ()))
+        return compare_with_baseline(known, report, of_some_parts=self.of_some_parts)
 
     def _differs(self, path: Path, difference: BaselineDifference, report: Report) -> bool:
         for line in baseline_lines(difference, accept=ACCEPT):
             print_line(line)
         if self.update:
-            baseline = read_baseline(path, missing_ok=True)
-            write_baseline(path, baseline.replace_check(report.target.ref, map(known_failure, report.findings)))
-            print_line(f"baseline written: {path}")
+            baseline, name = read_baseline(path, missing_ok=True), _check_name(report.target.ref, path)
+            known = (*map(known_failure, report.findings), *difference.unasked)
+            write_baseline(path, baseline.replace_check(report.target.ref, ()).replace_check(name, known))
+            kept = len(difference.unasked)
+            print_line(f"baseline written: {path}" + (f", {count(kept, 'failure')} not asked kept" if kept else ""))
             return False
         return bool(difference.broken)
+
+
+def _check_name(ref: str, baseline: Path) -> str:
+    """What the baseline calls a target: a file or folder by its path from the baseline's folder, so that it is the same
+    from wherever it is scanned."""
+    found = target_path(ref)
+    if found is None:
+        return ref
+    path, rest = found
+    return os.path.relpath(path.resolve(), baseline.parent.resolve()).replace(os.sep, "/") + rest

@@ -1,4 +1,7 @@
-"""`--transformers`, `--torch` and `--with`: the versions of lanes, each several times or as a list with commas."""
+"""What the commands share that ask on several versions: `matrix`, `bisect`, `retest`.
+
+`--transformers`, `--torch` and `--with` are the versions of lanes, each several times or as a list with commas.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ import click
 
 from exportdoctor.core.errors import UsageError
 from exportdoctor.lanes.lane import LaneSpec, spec_of
+from exportdoctor.store.runs import StoredRun, find_run, read_run
 
+JOBS = click.option("--jobs", type=click.IntRange(min=1), metavar="N",
+                    help="Lanes to ask in parallel. Default: as memory and processors allow.")  # fmt: skip
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -41,3 +47,34 @@ def lane_specs(given: dict[str, Any]) -> list[LaneSpec]:
 
 def _split(given: Any) -> list[str]:
     return list(dict.fromkeys(one.strip() for text in given for one in text.split(",") if one.strip()))
+
+
+def note_scripts(run: StoredRun) -> None:
+    """Note in the heads of a run's scripts on which versions they fail and pass."""
+    from exportdoctor.repro.seen_versions import note_seen_versions
+
+    for finding in run.state.report().findings:
+        if finding.repro is not None:
+            note_seen_versions(run.path / finding.repro.path)
+
+
+def find_stored(asked: str) -> StoredRun | None:
+    """The run that this names, if it names one. Raises StoreError where that cannot be read."""
+    try:
+        folder = find_run(asked)
+    except UsageError:
+        return None
+    return read_run(folder)
+
+
+def target_words(asked: str, parts: tuple[str, ...], exporter: str) -> tuple[str, ...]:
+    """How a scan of a target is asked for."""
+    return (asked, "--exporter", exporter, *(word for part in parts for word in ("--part", part)))
+
+
+def check_target(asked: str, parts: tuple[str, ...]) -> None:
+    """Refuse what is no target before any lane is made."""
+    from exportdoctor.core.records.target import TargetRef
+    from exportdoctor.targets import resolve
+
+    resolve(TargetRef(ref=asked, parts=parts))

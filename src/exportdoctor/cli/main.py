@@ -15,6 +15,7 @@ from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.options import CONTEXT
 from exportdoctor.cli.verbs import VERBS
 from exportdoctor.core.errors import WorkerLost
+from exportdoctor.store.places import check_working_folder
 
 COMPLETION_VARIABLE = "_EXPORTDOCTOR_COMPLETE"
 
@@ -65,6 +66,7 @@ def exportdoctor() -> None:
 
     Start with: exportdoctor scan Qwen2.5-VL-3B
     """
+    check_working_folder()
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TextIO
 
 from exportdoctor.core.errors import StoreError
 from exportdoctor.report.canvas import Style
+from exportdoctor.store.atomic_write import make_folder, replace_file
 
 _SYMBOLS = "✓✗✚○☠◷·…Δ"
 _WIDTH_OF_A_FILE = 100
@@ -49,6 +52,24 @@ def write_out(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         raise StoreError(f"The result cannot be written to stdout: {error.strerror or error}") from error
+
+
+def write_result(
+    render: Callable[[str, Style], str], form: str, output: Path | None, *, to_print: str = "text"
+) -> None:
+    """Write what `render` makes for a format and a style to the file, or to stdout.
+
+    Where the file cannot be written, the result is printed in the format `to_print` before StoreError is raised.
+    """
+    if output is None:
+        write_out(render(form, style_of(sys.stdout)))
+        return
+    try:
+        make_folder(output.parent)
+        replace_file(output, render(form, Style()).encode())
+    except StoreError:
+        write_out(render(to_print, style_of(sys.stdout)))
+        raise
 
 
 def _can_show(stream: TextIO, text: str) -> bool:

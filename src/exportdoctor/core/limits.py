@@ -9,8 +9,8 @@ FORWARDS_PER_ATTEMPT = 60.0
 SHORT_FORWARDS_PER_ATTEMPT = 300.0
 LONGEST_OF_SHORT = 600.0
 """What a short forward gets: with dynamic sizes some models (Qwen3-Next) take sixty forwards and more."""
-FIRST_ATTEMPTS_PER_ATTEMPT = 10.0
-"""Afterwards, the limit in durations of that first attempt."""
+LONGEST_ATTEMPTS_PER_ATTEMPT = 10.0
+"""Afterwards, the limit in durations of the longest attempt that has finished."""
 UNMEASURED_ATTEMPT = 600.0
 """An attempt that begins before anything of its target was measured."""
 PATIENCE = 5.0

@@ -13,11 +13,18 @@ from typing import Literal
 import msgspec
 
 from exportdoctor.core.exporters import EXPORTERS, Exporter
-from exportdoctor.core.limits import BUILD, BUILD_SHARE, FIRST_ATTEMPTS_PER_ATTEMPT, SHORTEST_ATTEMPT
+from exportdoctor.core.limits import (
+    BUILD,
+    BUILD_SHARE,
+    LONGEST_ATTEMPTS_PER_ATTEMPT,
+    LONGEST_OF_SHORT,
+    SHORT_FORWARDS_PER_ATTEMPT,
+    SHORTEST_ATTEMPT,
+)
 
 
 class ScanOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a scan. `timeout` in seconds, None = found from the first attempt; `jobs` attempts at a time.
+    """The options of a scan. `timeout` in seconds, None = found from the attempts so far; `jobs` attempts at a time.
 
     `slow` (seconds) and `heavy` (MiB): an attempt that takes more is a finding, though it passes.
 
@@ -96,8 +103,9 @@ OPTIONS: Mapping[str, OptionSpec] = {
     "timeout": OptionSpec(
         flag="--timeout",
         metavar="S",
-        help=f"Timeout for one export, in seconds. Default: {FIRST_ATTEMPTS_PER_ATTEMPT:g} times the first export, "
-        f"at least {SHORTEST_ATTEMPT:g}.",
+        help=f"Timeout for one export, in seconds. Default: {LONGEST_ATTEMPTS_PER_ATTEMPT:g} times the longest so "
+        f"far, at least {SHORTEST_ATTEMPT:g}; until a part has passed also {SHORT_FORWARDS_PER_ATTEMPT:g} eager "
+        f"forwards, at most {LONGEST_OF_SHORT:g}.",
         changes_result=False,
     ),
     "memory_mb": OptionSpec(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +15,8 @@ from exportdoctor.core.run.report import PartRecord
 from exportdoctor.core.scan_options import DEFAULTS
 from exportdoctor.core.versions import installed_version
 from exportdoctor.process.interpreter import handed_over
-from exportdoctor.store.runs import list_runs
+from exportdoctor.store.runs import RunSummary, list_runs, sources_of
+from exportdoctor.targets import target_path
 
 _REPORT = "report.json"
 _DECISIVE = ("torch", "transformers", "onnx-diagnostic")
@@ -36,7 +38,7 @@ def find_prescription(target: str, part: str) -> tuple[str, ...]:
     """
     failing, others = False, ""
     for run in list_runs():
-        if run.ref.casefold() != target.casefold() or part not in run.parts:
+        if part not in run.parts or not _is_of(run, target):
             continue
         found = _read(Path(run.path))
         record = next((one for one in found.parts if one.name == part), None)
@@ -63,6 +65,19 @@ def find_prescription(target: str, part: str) -> tuple[str, ...]:
         else f"Part {part} of {target} has not been scanned, so the shims it needs are not known",
         hint=f"Run: {command}, or name the shims with --shims a+b or --shims none",
     )
+
+
+def _is_of(run: RunSummary, target: str) -> bool:
+    """Whether the run is of this target: of a file or folder, of the one that its path leads to from here."""
+    found = target_path(target)
+    if found is None:
+        return run.ref.casefold() == target.casefold()
+    path, rest = found[0].absolute(), found[1]
+    if not run.ref.endswith(f"{path.name}{rest}"):
+        return False
+    sources = sources_of(Path(run.path))
+    real = {os.path.realpath(one) for one in sources if os.path.basename(one) in (path.name, "config.json")}
+    return os.path.realpath(path) in real or os.path.join(os.path.realpath(path), "config.json") in real
 
 
 def _difference(record: PartRecord, environment: Mapping[str, str]) -> str:

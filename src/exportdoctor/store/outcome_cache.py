@@ -40,7 +40,7 @@ class OutcomeCache:
             return None
         try:
             outcome: Outcome = decode(zlib.decompress(rows[0][0]), Outcome)
-        except (StoreError, zlib.error):
+        except (StoreError, zlib.error, TypeError):  # another program may have written values of another type
             return None
         self._used.add(key)
         return outcome

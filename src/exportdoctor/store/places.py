@@ -9,6 +9,8 @@ from pathlib import Path
 
 from platformdirs.unix import Unix
 
+from exportdoctor.core.errors import UsageError
+
 _XDG = Unix("exportdoctor")  # XDG on macOS too, where earlier runs are kept
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # 32 of them, without l, o, 0, 1, which are easily confused
 
@@ -26,6 +28,14 @@ def cache_home() -> Path:
 def runs_root() -> Path:
     """The folder that holds one folder for each run."""
     return data_home() / "runs"
+
+
+def check_working_folder() -> None:
+    """Raise UsageError where the working folder was deleted: torch and its workers cannot start there."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise UsageError(f"The working folder is gone: {error.strerror}", hint="Go to a folder that is there") from None
 
 
 def new_run_id(ref: str, *, at: float | None = None) -> str:

@@ -217,6 +217,16 @@ def _summary(run: str, path: Path) -> RunSummary:
     )
 
 
+def sources_of(path: Path) -> dict[str, str]:
+    """What the answers of the run in `path` depend on, files and variables, as far as that can be read."""
+    try:
+        events = journal.read_events(path / journal.NAME, only=("target_opened",))
+    except ExportdoctorError:
+        return {}
+    opened = (event.opened for event in events if isinstance(event, ev.TargetOpened))
+    return {name: value for one in opened for name, value in one.sources.items()}
+
+
 def _unfinished_parts(path: Path, finished: Collection[str]) -> tuple[str, ...]:
     """The parts that were captured and have no verdict, as far as that can be read."""
     try:

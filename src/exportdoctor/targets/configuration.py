@@ -78,7 +78,7 @@ def preset_plan(target: TargetRef, *, preset: Preset) -> ConfigurationPlan:
 
 
 def folder_plan(target: TargetRef, *, folder: Path) -> ConfigurationPlan:
-    """Plan a folder with a config.json."""
+    """Plan a folder with a config.json. Weights are `auto` for those that it holds, fake where there are none."""
     if not folder.is_dir():
         raise UsageError(f"{target.ref!r} is a file", hint="Give its folder, or file.py:factory")
     return _plan_from_file(target, path=folder / "config.json", title=folder.resolve().name)
@@ -91,7 +91,9 @@ def hub_plan(target: TargetRef) -> ConfigurationPlan:
 
 def _plan_from_file(target: TargetRef, *, path: Path, title: str) -> ConfigurationPlan:
     config = read_config(path)
-    weights = "fake" if target.options.weights == "auto" else target.options.weights
+    weights = target.options.weights
+    if weights == "auto":
+        weights = str(path.parent) if any(path.parent.glob("*.safetensors")) else "fake"
     return _plan(
         target,
         title=title,

@@ -42,17 +42,23 @@ def is_factory(ref: str) -> bool:
     return _FACTORY.match(ref) is not None
 
 
+def target_path(ref: str) -> tuple[Path, str] | None:
+    """The file or folder that a target names, and the rest of its name, `:factory`; None for a preset or a hub id."""
+    if factory := _FACTORY.match(ref):
+        return Path(factory["file"]).expanduser(), ref[factory.end("file") :]
+    folder = Path(ref).expanduser()
+    return (folder, "") if ref and folder.exists() and (_is_written_as_path(ref) or find_preset(ref) is None) else None
+
+
 def _find(target: TargetRef) -> Plan:
     ref = target.ref
     if not ref:
         raise unknown_preset(ref)
     if factory := _FACTORY.match(ref):
         return factory_plan(target, file=Path(factory["file"]).expanduser(), name=factory["name"] or "")
-    folder = Path(ref).expanduser()
-    preset = find_preset(ref)
-    if folder.exists() and (preset is None or _is_written_as_path(ref)):
-        return folder_plan(target, folder=folder)
-    if preset is not None:
+    if (found := target_path(ref)) is not None:
+        return folder_plan(target, folder=found[0])
+    if (preset := find_preset(ref)) is not None:
         return preset_plan(target, preset=preset)
     if _is_written_as_path(ref) and not _HUB_ID.match(ref):
         raise UsageError(f"There is no folder {ref!r}", hint="Give one with config.json, or file.py:factory")

@@ -165,7 +165,7 @@ def _scalar(
 
 
 def _layers_kept(config: Mapping[str, Any], depth: int) -> int:
-    """The fewest layers from the first on that are of every kind there is, at least two."""
+    """The fewest layers from the first on that are of every kind there is, at least two, and at most `_MOST_LAYERS`."""
     needed = min(_FEW, depth)
     for key, value in config.items():
         if isinstance(value, list) and key in _STAGES:

@@ -9,12 +9,13 @@ import click
 
 from exportdoctor.cli.complete_words import complete_runs
 from exportdoctor.cli.error_output import print_line
-from exportdoctor.cli.options import CONTEXT, QUIET
+from exportdoctor.cli.lane_options import check_target, find_stored, note_scripts, target_words
+from exportdoctor.cli.options import CONTEXT, OUTPUT, QUIET
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.scan_flags import scan_option
-from exportdoctor.cli.terminal import write_out
-from exportdoctor.cli.verbs.matrix import check_target, find_stored, note_scripts, target_words
+from exportdoctor.cli.terminal import write_result
 from exportdoctor.core.errors import ExitCode, UsageError
+from exportdoctor.core.run.bisection import EnvironmentBisection, VersionBisection
 from exportdoctor.lanes.bisect_versions import Tell, VersionRange
 from exportdoctor.lanes.lane import Lane, LaneSpec, here, spec_of
 from exportdoctor.lanes.question import LaneQuestion
@@ -33,6 +34,7 @@ from exportdoctor.store.runs import require_target
 @click.option("--part", "parts", multiple=True, metavar="P", help="Ask only this part of TARGET. Can be repeated.")
 @scan_option("exporter")
 @click.option("--format", "form", type=click.Choice(BISECTION_FORMS), default="md", show_default=True, help="Format.")
+@OUTPUT
 @PYTHON
 @QUIET
 def bisect(
@@ -46,6 +48,7 @@ def bisect(
     parts: tuple[str, ...],
     exporter: str,
     form: str,
+    output: Path | None,
     quiet: bool,
 ) -> int:
     """Find the release with which a failure came or went, and what changed in the code that fails.
@@ -57,21 +60,31 @@ def bisect(
     Exit code: 0 it was found, 1 it was not.
     """
     tell: Tell = (lambda _: None) if quiet else print_line
+    answer: VersionBisection | EnvironmentBisection
     if package and not (works or fails):
-        return _by_version(
-            asked, parts, exporter, _Range(package.lower().replace("_", "-"), first, last, fixed), form, tell
+        answer = _by_version(
+            asked, parts, exporter, _Range(package.lower().replace("_", "-"), first, last, fixed), tell
         )
-    if not (works and fails) or package:
+        found = bool(answer.turns)
+    elif works and fails and not package:
+        if first or last or fixed:
+            raise UsageError("--from, --to and --with belong to --package")
+        answer = _by_environment(asked, parts, exporter, works, fails, tell)
+        found = bool(answer.alone or answer.together)
+    else:
         raise UsageError("Give --package NAME, or --works FILE and --fails FILE")
-    if first or last or fixed:
-        raise UsageError("--from, --to and --with belong to --package")
+    write_result(lambda form, _style: render_bisection(answer, form), form, output, to_print="md")
+    return ExitCode.EXPORTS if found else ExitCode.FINDINGS
+
+
+def _by_environment(
+    asked: tuple[str, ...], parts: tuple[str, ...], exporter: str, works: str, fails: str, tell: Tell
+) -> EnvironmentBisection:
     from exportdoctor.lanes.bisect_environments import bisect_environments, read_environment
 
     both = read_environment(works), read_environment(fails)
     changed = [name for name in both[0].keys() | both[1].keys() if both[0].get(name) != both[1].get(name)]
-    answer = bisect_environments(_question(asked, parts, exporter, changed, iter(())), *both, tell)
-    write_out(render_bisection(answer, form))
-    return ExitCode.EXPORTS if answer.alone or answer.together else ExitCode.FINDINGS
+    return bisect_environments(_question(asked, parts, exporter, changed, iter(())), *both, tell)
 
 
 class _Range:
@@ -81,8 +94,8 @@ class _Range:
 
 
 def _by_version(
-    asked: tuple[str, ...], parts: tuple[str, ...], exporter: str, given: _Range, form: str, tell: Tell
-) -> int:
+    asked: tuple[str, ...], parts: tuple[str, ...], exporter: str, given: _Range, tell: Tell
+) -> VersionBisection:
     from exportdoctor.lanes.bisect_versions import bisect_versions
     from exportdoctor.lanes.lane_maker import make_lane
     from exportdoctor.lanes.releases import list_releases, releases_between
@@ -103,8 +116,7 @@ def _by_version(
     run = find_stored(asked[0])
     if run is not None:
         note_scripts(run)
-    write_out(render_bisection(answer, form))
-    return ExitCode.EXPORTS if answer.turns else ExitCode.FINDINGS
+    return answer
 
 
 def _question(

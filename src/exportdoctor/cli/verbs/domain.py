@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,15 +14,13 @@ from exportdoctor.cli.options import (
     DTYPE,
     IMAGE_SIZE,
     INPUTS,
+    OUTPUT,
     PART,
     QUIET,
     FiniteRange,
     absolute_inputs,
 )
-from exportdoctor.cli.python_option import PYTHON
-from exportdoctor.cli.scan_flags import scan_option
-from exportdoctor.cli.terminal import style_of, write_out
-from exportdoctor.cli.verbs.numbers import (
+from exportdoctor.cli.part_request import (
     FORM,
     SHIMS,
     WEIGHTS_OF_VALUES,
@@ -32,6 +30,9 @@ from exportdoctor.cli.verbs.numbers import (
     known_shims,
     resolve_with_values,
 )
+from exportdoctor.cli.python_option import PYTHON
+from exportdoctor.cli.scan_flags import scan_option
+from exportdoctor.cli.terminal import write_result
 from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.core.protocol.domain import DomainReply, DomainRequest, DomainResult
 from exportdoctor.core.records.target import BuildOptions
@@ -49,6 +50,7 @@ from exportdoctor.report.result_tables import render_domain
     help="How long other input sets are drawn, besides the sizes at each boundary.",
 )  # fmt: skip
 @FORM
+@OUTPUT
 @WEIGHTS_OF_VALUES
 @IMAGE_SIZE
 @INPUTS
@@ -65,6 +67,7 @@ def domain(
     shims: str | None,
     seconds: float,
     form: str,
+    output: Path | None,
     inputs: str,
     build_timeout: float | None,
     build_memory_mb: float | None,
@@ -98,6 +101,6 @@ def domain(
         limits=build_limits(build_timeout, build_memory_mb) if request.target is not None else None,
         part=part,
     )
-    write_out(render_domain(result, form, style_of(sys.stdout)))
+    write_result(lambda form, style: render_domain(result, form, style), form, output)
     found = result.domain.holds and result.failure is None
     return ExitCode.EXPORTS if found else ExitCode.FINDINGS

@@ -16,6 +16,7 @@ from exportdoctor.cli.complete_words import complete_parts, complete_shims, comp
 from exportdoctor.cli.error_output import print_line
 from exportdoctor.cli.options import CONTEXT, DEVICE, DTYPE, IMAGE_SIZE, INPUTS, QUIET, STATIC, absolute_inputs
 from exportdoctor.cli.packages import require_packages
+from exportdoctor.cli.part_request import WEIGHTS_OF_VALUES
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import style_of, write_out
@@ -55,14 +56,11 @@ class ExportArguments:
 
     @property
     def target_ref(self) -> TargetRef:
-        """What to export, and how to build it. A checkpoint's folder brings its own weights."""
-        weights = self.weights
-        if weights == "auto" and Path(self.target).is_dir() and any(Path(self.target).glob("*.safetensors")):
-            weights = self.target
+        """What to export, and how to build it."""
         options = BuildOptions(
             device=self.device,
             dtype=self.dtype,
-            weights=weights,
+            weights=self.weights,
             image_size=self.image_size,
             static=self.static,
             inputs=absolute_inputs(self.inputs),
@@ -104,15 +102,11 @@ class ExportArguments:
 @click.option("--external-data", is_flag=True, help="Store weights in a separate file even below 2 GB.")
 @click.option("--image-input", is_flag=True, help="Let the image encoder take an image of shape N x 3 x H x W.")
 @click.option(
-    "--with-cache", is_flag=True, help="Export text as prefill and decode, verified by generating 20 tokens greedily."
+    "--with-cache",
+    is_flag=True,
+    help="Export text, or the whole model, as prefill and decode, verified by generating 20 tokens greedily.",
 )
-@click.option(
-    "--weights",
-    default="auto",
-    show_default=True,
-    metavar="random|PATH",
-    help="random, or a folder with safetensors files.",
-)
+@WEIGHTS_OF_VALUES
 @IMAGE_SIZE
 @INPUTS
 @STATIC
@@ -225,7 +219,9 @@ def _refuse_combinations(arguments: ExportArguments) -> None:
     if arguments.to != "onnx" and wrong:
         raise UsageError(f"{wrong[0]} goes only with --to onnx", hint="Leave it out")
     if arguments.with_cache and (arguments.split > 1 or arguments.image_input):
-        raise UsageError("--with-cache writes two files of a text part", hint="Leave out --split and --image-input")
+        raise UsageError(
+            "--with-cache writes two files, prefill and decode", hint="Leave out --split and --image-input"
+        )
 
 
 def _check_packages(arguments: ExportArguments) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +9,22 @@ import click
 
 from exportdoctor.cli.complete_words import complete_runs
 from exportdoctor.cli.error_output import print_line
-from exportdoctor.cli.lane_options import add_lane_options, lane_specs
-from exportdoctor.cli.options import CONTEXT, QUIET
+from exportdoctor.cli.lane_options import (
+    JOBS,
+    add_lane_options,
+    check_target,
+    find_stored,
+    lane_specs,
+    note_scripts,
+    target_words,
+)
+from exportdoctor.cli.options import CONTEXT, OUTPUT, QUIET
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.scan_flags import scan_option
-from exportdoctor.cli.terminal import style_of, write_out
+from exportdoctor.cli.terminal import write_result
 from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.report.matrix_tables import MATRIX_FORMS, render_matrix
-from exportdoctor.store.runs import StoredRun, find_run, read_run, require_target
-
-JOBS = click.option("--jobs", type=click.IntRange(min=1), metavar="N",
-                    help="Lanes to ask in parallel. Default: as memory and processors allow.")  # fmt: skip
+from exportdoctor.store.runs import require_target
 
 
 @click.command(context_settings=CONTEXT)
@@ -29,11 +33,19 @@ JOBS = click.option("--jobs", type=click.IntRange(min=1), metavar="N",
 @click.option("--part", "parts", multiple=True, metavar="P", help="Scan only this part of TARGET. Can be repeated.")
 @scan_option("exporter")
 @click.option("--format", "form", type=click.Choice(MATRIX_FORMS), default="text", show_default=True, help="Format.")
+@OUTPUT
 @JOBS
 @PYTHON
 @QUIET
 def matrix(
-    asked: str, parts: tuple[str, ...], exporter: str, form: str, jobs: int | None, quiet: bool, **given: Any
+    asked: str,
+    parts: tuple[str, ...],
+    exporter: str,
+    form: str,
+    output: Path | None,
+    jobs: int | None,
+    quiet: bool,
+    **given: Any,
 ) -> int:
     """Ask the same in this environment and on other versions: which failures are still there, which are gone?
 
@@ -67,36 +79,5 @@ def matrix(
         note_scripts(run)
     else:
         found = ask_of_target(target_words(asked, parts, exporter), lanes, tell, jobs=jobs)
-    write_out(render_matrix(found, form, style_of(sys.stdout)))
+    write_result(lambda form, style: render_matrix(found, form, style), form, output)
     return ExitCode.EXPORTS if found.passes else ExitCode.FINDINGS
-
-
-def note_scripts(run: StoredRun) -> None:
-    """Note in the heads of a run's scripts on which versions they fail and pass."""
-    from exportdoctor.repro.seen_versions import note_seen_versions
-
-    for finding in run.state.report().findings:
-        if finding.repro is not None:
-            note_seen_versions(run.path / finding.repro.path)
-
-
-def find_stored(asked: str) -> StoredRun | None:
-    """The run that this names, if it names one. Raises StoreError where that cannot be read."""
-    try:
-        folder = find_run(asked)
-    except UsageError:
-        return None
-    return read_run(folder)
-
-
-def target_words(asked: str, parts: tuple[str, ...], exporter: str) -> tuple[str, ...]:
-    """How a scan of a target is asked for."""
-    return (asked, "--exporter", exporter, *(word for part in parts for word in ("--part", part)))
-
-
-def check_target(asked: str, parts: tuple[str, ...]) -> None:
-    """Refuse what is no target before any lane is made."""
-    from exportdoctor.core.records.target import TargetRef
-    from exportdoctor.targets import resolve
-
-    resolve(TargetRef(ref=asked, parts=parts))

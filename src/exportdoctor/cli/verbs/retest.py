@@ -10,11 +10,10 @@ from packaging.version import Version
 
 from exportdoctor.cli.complete_words import complete_runs
 from exportdoctor.cli.error_output import print_line
-from exportdoctor.cli.lane_options import add_lane_options, lane_specs
+from exportdoctor.cli.lane_options import JOBS, add_lane_options, lane_specs, note_scripts
 from exportdoctor.cli.options import CONTEXT, JSON, QUIET
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.terminal import style_of, write_out
-from exportdoctor.cli.verbs.matrix import JOBS, note_scripts
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.core.run.lane_matrix import retest_of

@@ -177,7 +177,12 @@ def scan(context: click.Context, /, **given: Any) -> int:
 
     if arguments.baseline is None and (arguments.update_baseline or arguments.fail_on == "new"):
         raise click.UsageError("--update-baseline and --fail-on new need --baseline FILE", ctx=context)
-    check = BaselineCheck(path=arguments.baseline, fail_on=arguments.fail_on, update=arguments.update_baseline)
+    check = BaselineCheck(
+        path=arguments.baseline,
+        fail_on=arguments.fail_on,
+        update=arguments.update_baseline,
+        of_some_parts=bool(arguments.parts) or arguments.resume is not None,
+    )
     check.read()
     options = arguments.options
     if options.shim_files:

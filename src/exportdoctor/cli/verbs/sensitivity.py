@@ -12,10 +12,7 @@ import msgspec
 from exportdoctor.cli.complete_words import complete_targets
 from exportdoctor.cli.options import CONTEXT, DEVICE, IMAGE_SIZE, INPUTS, PART, QUIET, absolute_inputs
 from exportdoctor.cli.packages import require_packages
-from exportdoctor.cli.python_option import PYTHON
-from exportdoctor.cli.scan_flags import scan_option
-from exportdoctor.cli.terminal import style_of, write_out
-from exportdoctor.cli.verbs.numbers import (
+from exportdoctor.cli.part_request import (
     FORM,
     SHIMS,
     WEIGHTS_OF_VALUES,
@@ -24,6 +21,9 @@ from exportdoctor.cli.verbs.numbers import (
     known_shims,
     resolve_with_values,
 )
+from exportdoctor.cli.python_option import PYTHON
+from exportdoctor.cli.scan_flags import scan_option
+from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.core.protocol.sensitivity import (
     Engine,

@@ -77,7 +77,8 @@ class SensitivityResult(Reply, frozen=True, kw_only=True, tag="sensitivity"):
     `whole` is the error with all layers lowered, `searched` that with `kept` in high precision on the sets of the
     search, `proved` the same on sets that were not used before, `made` that of a file which the quantiser itself made
     with this list, on the same sets; -1 where there is none. `sets` are the numbers of sets for calibration, search and
-    proof. `summed` is how many layers a sum of single errors would have kept.
+    proof. `summed` is how many layers a sum of single errors would have kept. `questions`: sets of layers that were
+    asked to find `kept`.
     """
 
     to: Lowering

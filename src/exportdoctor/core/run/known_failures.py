@@ -37,12 +37,16 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BaselineDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """What is new, what is gone, and what fails in the same submodule in another way (before and after)."""
+    """What is new, what is gone, and what fails in the same submodule in another way (before and after).
+
+    `unasked` is what is known of parts that were not scanned, or not whole.
+    """
 
     new: tuple[KnownFailure, ...] = ()
     gone: tuple[KnownFailure, ...] = ()
     changed: tuple[tuple[KnownFailure, KnownFailure], ...] = ()
     same: tuple[KnownFailure, ...] = ()
+    unasked: tuple[KnownFailure, ...] = ()
 
     @property
     def broken(self) -> tuple[KnownFailure, ...]:
@@ -68,22 +72,34 @@ def known_failure(finding: Finding) -> KnownFailure:
     )
 
 
-def compare_with_baseline(known: Iterable[KnownFailure], report: Report) -> BaselineDifference:
-    """The difference; of a part that was not scanned whole nothing is said to be gone."""
+def compare_with_baseline(
+    known: Iterable[KnownFailure], report: Report, *, of_some_parts: bool = False
+) -> BaselineDifference:
+    """The difference; of a part that was not scanned whole nothing is said to be gone.
+
+    A part that the report does not have is there no more, unless the report is `of_some_parts`.
+    """
     failures = {_identity(one): one for one in map(known_failure, report.findings)}
     old = {_identity(one): one for one in known}
     whole = {part.name for part in report.parts if part.complete and not part.only}
+    names = {part.name for part in report.parts}
     new = [one for key, one in failures.items() if key not in old]
-    gone = [one for key, one in old.items() if key not in failures and one.part in whole]
+    absent = [one for key, one in old.items() if key not in failures]
     changed = []
-    for before in list(gone):
+    for before in list(absent):
         after = next((one for one in new if (one.part, one.module) == (before.part, before.module)), None)
         if after is not None:
             new.remove(after)
-            gone.remove(before)
+            absent.remove(before)
             changed.append((before, after))
-    same = tuple(one for key, one in old.items() if key in failures)
-    return BaselineDifference(new=tuple(new), gone=tuple(gone), changed=tuple(changed), same=same)
+    gone = [one for one in absent if one.part in whole or (one.part not in names and not of_some_parts)]
+    return BaselineDifference(
+        new=tuple(new),
+        gone=tuple(gone),
+        changed=tuple(changed),
+        same=tuple(one for key, one in old.items() if key in failures),
+        unasked=tuple(one for one in absent if one not in gone),
+    )
 
 
 def _identity(failure: KnownFailure) -> tuple[str, str, str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from exportdoctor.core.limits import (
-    FIRST_ATTEMPTS_PER_ATTEMPT,
     FORWARDS_PER_ATTEMPT,
+    LONGEST_ATTEMPTS_PER_ATTEMPT,
     LONGEST_OF_SHORT,
     SHORT_FORWARDS_PER_ATTEMPT,
     SHORTEST_ATTEMPT,
@@ -38,7 +38,7 @@ class AttemptLimits:
         whole = min(SHORT_FORWARDS_PER_ATTEMPT * self.forward_seconds, LONGEST_OF_SHORT)
         if self.longest_seconds is None:
             return max(SHORTEST_ATTEMPT, FORWARDS_PER_ATTEMPT * self.forward_seconds, whole)
-        measured = FIRST_ATTEMPTS_PER_ATTEMPT * self.longest_seconds
+        measured = LONGEST_ATTEMPTS_PER_ATTEMPT * self.longest_seconds
         return max(SHORTEST_ATTEMPT, measured, 0.0 if self.whole_passed else whole)
 
     @property

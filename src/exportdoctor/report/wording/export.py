@@ -22,7 +22,7 @@ from exportdoctor.core.protocol.export import (
 from exportdoctor.core.records.outcome import Agreement, Frame, Outcome
 from exportdoctor.core.records.size_domain import SizeDomain
 from exportdoctor.core.records.target import TargetRef
-from exportdoctor.report.wording.formatting import count, duration, file_size
+from exportdoctor.report.wording.formatting import count, duration, file_size, weights_text
 from exportdoctor.report.wording.shim_tries import combined_rows, reasons_of_refusals, refused_sets
 from exportdoctor.report.wording.size_domains import axis_rows, boundary_lines
 
@@ -66,14 +66,10 @@ class ShimFacts(Protocol):
 
 def export_headline(request: ExportRequest, result: ExportResult) -> str:
     """Target, part, and what they were built with."""
-    facts = [request.target.ref, request.part, _weights(result.weights), result.dtype, result.device]
+    facts = [request.target.ref, request.part, weights_text(result.weights), result.dtype, result.device]
     packages = ("torch", "transformers", *(("onnxruntime",) if request.to == "onnx" else ()))
     facts += [f"{name} {result.environment[name]}" for name in packages if name in result.environment]
     return " · ".join(fact for fact in facts if fact)
-
-
-def _weights(name: str) -> str:
-    return f"{name} weights" if name in ("random", "checkpoint") else f"weights {name}"
 
 
 def export_lines(request: ExportRequest, result: ExportResult, shims: Sequence[ShimFacts]) -> list[str]:

@@ -88,3 +88,8 @@ def issue_name(link: str) -> str:
 def issue_link(link: str) -> str:
     """The address of an issue given as `owner/name#12`; any other link unchanged."""
     return _SHORT_ISSUE.sub(r"https://github.com/\1/issues/\2", link)
+
+
+def weights_text(name: str) -> str:
+    """The kind of weights, in words."""
+    return f"{name} weights" if name in ("random", "checkpoint") else f"weights {name}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from exportdoctor.core.exception_text import summary
 from exportdoctor.core.protocol.numbers_ladder import LadderCause, LadderResult, LadderStage, LadderValue
-from exportdoctor.report.wording.formatting import count, under_shims
+from exportdoctor.report.wording.formatting import count, under_shims, weights_text
 
 LOWER_DTYPE = "the file computes in a lower dtype than eager, and is held to what that allows"
 _FINITE = 1e300
@@ -107,7 +107,7 @@ def matched_by_numbers(pairs: int) -> str:
 def ladder_headline(result: LadderResult) -> str:
     """Target, part, shims and versions."""
     packages = [f"{name} {result.environment[name]}" for name in ("torch", "onnxruntime") if name in result.environment]
-    weights, shims = f"{result.weights} weights", under_shims(result.shims)
+    weights, shims = weights_text(result.weights), under_shims(result.shims)
     return " · ".join(filter(None, (result.target, result.part, weights, result.dtype, shims, *packages)))
 
 

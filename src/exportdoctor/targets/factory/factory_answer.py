@@ -90,15 +90,16 @@ def _check_module(module: Any, name: str) -> None:
     from torch import nn
 
     if isinstance(module, nn.Module):
-        _walk(module)
+        _check_overridden_methods(module)
         return
     if isinstance(module, type) and issubclass(module, nn.Module):
         raise TargetError(f"{name} returned the class {module.__name__}", hint="Return an instance of it")
     raise TargetError(f"{name} returned {_kind(module)} instead of a module", hint=_EXPECTED)
 
 
-def _walk(module: nn.Module) -> None:
-    """Raise TypeError where a method that the module overrides gives what torch's own never gives."""
+def _check_overridden_methods(module: nn.Module) -> None:
+    """Raise TypeError where named_modules(), parameters() or buffers(), if it overrides them, give what is no module or
+    tensor."""
     import torch
     from torch import nn
 

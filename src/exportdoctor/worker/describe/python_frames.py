@@ -32,7 +32,8 @@ def is_user_frame(frame: FrameType) -> bool:
     of_dynamo = frame.f_code.co_qualname.startswith("___make_guard_fn")  # checks guards in a namespace of its own
     if path.startswith(("<eval_with_key>", "<frozen")) or adapter or of_dynamo:
         return False
-    return is_user_file(file) if isinstance(file, str) else str(owner).partition(".")[0] not in TRACER_PACKAGES
+    has_file = isinstance(file, str) and not file.startswith("<")  # a script that is piped in has the file <stdin>
+    return is_user_file(file) if has_file else str(owner).partition(".")[0] not in TRACER_PACKAGES
 
 
 def tracebacks(error: BaseException) -> Iterator[TracebackType]:

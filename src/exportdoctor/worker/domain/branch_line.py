@@ -20,7 +20,7 @@ _Step = tuple[str, int, str]
 
 
 def branch_line(module: torch.nn.Module, one: Inputs, other: Inputs) -> Frame | None:
-    """The last line that both runs share before they part; None where they run the same lines.
+    """The last line that both runs share before they part; None where they share none, or all.
 
     Both are traced line by line in the user's code, and compared up to their 200 000th line.
     """

@@ -113,13 +113,17 @@ class Sensitivity:
         return {"local": local, "alone": alone, "cosine": cosine, "kl": kl, "top1": top1}
 
     def smallest_set(self, ranking: Sequence[LayerCost], budget: float, questions: int) -> tuple[tuple[str, ...], int]:
-        """The layers to keep so that the outputs stay within the budget; no single one of them can be left out.
+        """The layers to keep so that the outputs stay within the budget, and how many sets were asked.
 
-        The first so many of the ranking that suffice are found by halving, and then reduced by ddmin.
+        The first so many of the ranking that suffice are found by halving, and then reduced by ddmin, after which no
+        single one can be left out; where `questions` end that search, these are the fewest that it found.
         """
         names = [one.name for one in ranking]
+        asked = 0
 
         def suffices(kept: Collection[str]) -> bool:
+            nonlocal asked
+            asked += 1
             return self.error([name for name in self.names if name not in kept]) <= _MARGIN * budget
 
         low, high = -1, len(names)
@@ -127,7 +131,7 @@ class Sensitivity:
             middle = (low + high) // 2
             low, high = (low, middle) if suffices(names[:middle]) else (middle, high)
         if not high:
-            return (), 1
+            return (), asked
         start = tuple(names[:high])
         self.doing(f"reducing a set of {high}")
         found = drive(
@@ -136,7 +140,7 @@ class Sensitivity:
             start=start,
             limits=SearchLimits(questions=questions),
         )
-        return found.smallest, found.asked
+        return found.smallest, asked
 
     def count_by_sum(self, ranking: Sequence[LayerCost], budget: float) -> int:
         """How many layers one would keep, if errors of single layers added up as independent noise does."""
