@@ -37,10 +37,10 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BaselineDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """What is new, what is gone, and what fails in the same submodule in another way (before and after)."""
+    """What is new, what is fixed, and what fails in the same submodule in another way (before and after)."""
 
     new: tuple[KnownFailure, ...] = ()
-    gone: tuple[KnownFailure, ...] = ()
+    fixed: tuple[KnownFailure, ...] = ()
     changed: tuple[tuple[KnownFailure, KnownFailure], ...] = ()
     same: tuple[KnownFailure, ...] = ()
 
@@ -69,21 +69,21 @@ def known_failure(finding: Finding) -> KnownFailure:
 
 
 def compare_with_baseline(known: Iterable[KnownFailure], report: Report) -> BaselineDifference:
-    """The difference; of a part that was not scanned whole nothing is said to be gone."""
+    """The difference; of a part that was not scanned whole nothing is said to be fixed."""
     failures = {_identity(one): one for one in map(known_failure, report.findings)}
     old = {_identity(one): one for one in known}
     whole = {part.name for part in report.parts if part.complete and not part.only}
     new = [one for key, one in failures.items() if key not in old]
-    gone = [one for key, one in old.items() if key not in failures and one.part in whole]
+    fixed = [one for key, one in old.items() if key not in failures and one.part in whole]
     changed = []
-    for before in list(gone):
+    for before in list(fixed):
         after = next((one for one in new if (one.part, one.module) == (before.part, before.module)), None)
         if after is not None:
             new.remove(after)
-            gone.remove(before)
+            fixed.remove(before)
             changed.append((before, after))
     same = tuple(one for key, one in old.items() if key in failures)
-    return BaselineDifference(new=tuple(new), gone=tuple(gone), changed=tuple(changed), same=same)
+    return BaselineDifference(new=tuple(new), fixed=tuple(fixed), changed=tuple(changed), same=same)
 
 
 def _identity(failure: KnownFailure) -> tuple[str, str, str]:
