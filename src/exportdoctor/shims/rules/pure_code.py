@@ -1,7 +1,7 @@
 """Whether a piece of code does nothing but compute, as far as its syntax tree and what its names stand for can show.
 
 Conservative: what is not understood is not pure. Assignments to local names, writes into what the code has made itself,
-no raise, and calls of functions that are known to be pure: torch's, Python's, and the user's where their source is pure.
+no raise, and calls of functions known to be pure: torch's, Python's, and the user's where their source is pure.
 """
 
 from __future__ import annotations
