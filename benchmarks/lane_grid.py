@@ -51,7 +51,7 @@ def cell(part, how):
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the legacy exporter prints whole graphs
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the TorchScript exporter prints whole graphs
         try:
             export(part, how)
             said = "passes"

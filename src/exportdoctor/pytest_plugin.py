@@ -183,7 +183,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Name what was broken and what was mended, and move the ratchet."""
+    """Name what was broken and what was fixed, and move the ratchet."""
     if not _GATHERED or hasattr(config, "workerinput"):  # a worker of xdist: the process that started it tells
         return
     path = _baseline_path(config)
@@ -201,30 +201,30 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             write(f"broken: {check}: {failure_line(failure)}", red=True)
         for before, after in difference.changed if check not in expected else ():
             write(f"changed: {check}: {failure_line(after)}; in the baseline: {failure_line(before)}", red=True)
-        for failure in difference.gone:
-            write(f"mended: {check}: {failure_line(failure)}", green=True)
+        for failure in difference.fixed:
+            write(f"fixed: {check}: {failure_line(failure)}", green=True)
     if path is not None and config.getoption("export_ratchet"):
         try:
             write(_move_ratchet(path, differences))
         except (ExportdoctorError, pytest.UsageError) as error:
             write(f"--export-ratchet: {error}", red=True)
-    elif path is not None and any(difference.gone for _, difference in differences):
-        write(f"Take what is mended out of {path.name}: run again with --export-ratchet")
+    elif path is not None and any(difference.fixed for _, difference in differences):
+        write(f"Take what is fixed out of {path.name}: run again with --export-ratchet")
 
 
 def _move_ratchet(path: Path, differences: list[tuple[str, BaselineDifference]]) -> str:
-    """Take out what is gone; a file that is not there yet is written with all that fails."""
+    """Take out what is fixed; a file that is not there yet is written with all that fails."""
     from exportdoctor.core.run.known_failures import Baseline
     from exportdoctor.store.baseline_file import write_baseline
 
     first = not path.exists()
     baseline = Baseline() if first else _read_baseline(path)
     for check, difference in differences:
-        known = set(baseline.failures.get(check, ())) - set(difference.gone)
+        known = set(baseline.failures.get(check, ())) - set(difference.fixed)
         baseline = baseline.replace_check(check, known | set(difference.new) if first else known)
     write_baseline(path, baseline)
-    gone = sum(len(difference.gone) for _, difference in differences)
-    return f"{path.name} written" if first else f"{path.name}: {gone} taken out"
+    fixed = sum(len(difference.fixed) for _, difference in differences)
+    return f"{path.name} written" if first else f"{path.name}: {fixed} taken out"
 
 
 def _baseline_path(config: pytest.Config) -> Path | None:

@@ -229,7 +229,7 @@ def _session(program: Any) -> Any:
     import onnxruntime
 
     target = program
-    if not isinstance(program, io.BytesIO):  # the legacy exporter gives bytes, the newer one a program
+    if not isinstance(program, io.BytesIO):  # the TorchScript exporter gives bytes, the other one a program
         target = io.BytesIO()
         program.save(target)
     return onnxruntime.InferenceSession(target.getvalue(), providers=["CPUExecutionProvider"])

@@ -31,7 +31,7 @@ def test_layer(assert_exportable):
     print("CACHED", report.stats.answered_from_cache, report.stats.probes)
 """
 BRANCH = "if x.sum() > 0:\n            return x * 2\n        return x * 3"
-MENDED = GATE.replace(BRANCH, "return x * 2")
+FIXED = GATE.replace(BRANCH, "return x * 2")
 NO_REWRITE = GATE.replace(BRANCH, "return x * [0, 1, 2, 3][x.sum().long()]")
 OTHER = GATE.replace("x.sum() > 0", "int(x[0].sum()) == 3")
 
@@ -57,10 +57,10 @@ def known(path: Path) -> dict[str, list[dict[str, str]]]:
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_new_failure_is_red_with_its_line_and_one_that_is_gone_asks_for_the_ratchet(project: pytest.Pytester) -> None:
-    gone = {"part": "default", "module": "", "signature": "0" * 12, "place": "Linear.forward (linear.py)"}
+def test_a_new_failure_is_red_with_its_line_and_a_fixed_one_asks_for_the_ratchet(project: pytest.Pytester) -> None:
+    fixed = {"part": "default", "module": "", "signature": "0" * 12, "place": "Linear.forward (linear.py)"}
     check = "test_models.py::test_layer"
-    text = json.dumps({"schema": "exportdoctor.baseline/1", "failures": {check: [gone]}})
+    text = json.dumps({"schema": "exportdoctor.baseline/1", "failures": {check: [fixed]}})
     (project.path / "known.json").write_text(text)
     (project.path / "gate.py").write_text(NO_REWRITE)
     red = session(project, "--export-baseline", "known.json")
@@ -70,7 +70,7 @@ def test_a_new_failure_is_red_with_its_line_and_one_that_is_gone_asks_for_the_ra
             "*F1 *Gate.forward (*gate.py:6)*",
             "*return x * [[]0, 1, 2, 3][[]x.sum().long()]",
             "*broken: test_models.py::test_gate*",
-            "*mended: test_models.py::test_layer*Linear.forward*",
+            "*fixed: test_models.py::test_layer*Linear.forward*",
             "*run again with --export-ratchet",
         ]
     )
@@ -96,7 +96,7 @@ def test_the_baseline_is_written_changed_and_emptied(project: pytest.Pytester) -
     changed = session(project, "--export-baseline", "known.json", "-k", "gate")
     changed.assert_outcomes(failed=1)
     changed.stdout.fnmatch_lines(["*In the baseline: *if x.sum() > 0*", "*changed: *int(x[[]0].sum())*"])
-    (project.path / "gate.py").write_text(MENDED)
+    (project.path / "gate.py").write_text(FIXED)
     ratchet = session(project, "--export-baseline", "known.json", "--export-ratchet", "-k", "gate")
     ratchet.assert_outcomes(passed=1)
     assert known(baseline) == {}

@@ -740,7 +740,7 @@ def test_code_whose_children_are_replaced_has_one_with_new_tensors_in_place_of_w
     assert "exportdoctor" not in draft
 
 
-def test_what_the_legacy_exporter_cannot_translate_has_one_too(runner: CandidateRunner) -> None:
+def test_what_the_torchscript_exporter_cannot_translate_has_one_too(runner: CandidateRunner) -> None:
     body = "q = self.child(x).view(1, 1, 1, 3)\n    return F.scaled_dot_product_attention(q, q, q, enable_gqa=True)"
     draft = fitting_draft(body, runner, exporter="torchscript")
     assert code_lines(draft) in range(5, 12), draft

@@ -19,7 +19,7 @@ from shim_cases import CACHE, CASES, Growing, Store, after_prompt
 TOLERANCE = 1e-5
 SHIMS = {shim.id: shim for shim in OWN}
 NO_PROGRAM = {"mask-without-vmap"}
-"""Cases of the legacy exporter, which returns a file and no program."""
+"""Cases of the TorchScript exporter, which returns a file and no program."""
 
 OF_THE_CLASS = {"precompute-grid-methods", "rnn-as-scan"}
 """Shims that need the forward of the root's class; the second says so."""
@@ -78,7 +78,7 @@ def test_with_the_shim_it_exports_and_agrees_with_eager(name: str) -> None:
     before = [run(found.eager() if found.eager else call.module, inputs) for inputs in sets]
     with sh.apply_shims((shim,), call) as given:
         program = found.export(given)
-        # the legacy exporter hands back a file; eager under the shim stands in for it
+        # the TorchScript exporter hands back a file; eager under the shim stands in for it
         after = program.module() if program is not None else given.module
         for inputs, value in zip(sets, before, strict=True):
             answer, want = flat(run(after, given.convert(inputs))), flat(value)

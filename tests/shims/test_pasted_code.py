@@ -18,8 +18,8 @@ from exportdoctor.shims.export_call import shapes_by_name
 from shim_cases import CASES
 
 SUPPORT = Path(__file__).parents[1] / "support"
-LEGACY = "mask-without-vmap"
-EXPORTER = {LEGACY: "torchscript", "non-strict": "export-strict"}
+TORCHSCRIPT = "mask-without-vmap"
+EXPORTER = {TORCHSCRIPT: "torchscript", "non-strict": "export-strict"}
 
 
 def code_of(shim: str, exporter: str, *steps: Step) -> str:
@@ -46,7 +46,7 @@ def test_the_code_for_each_shim_runs(shim: str, tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     scope = given_to(shim)
     exec(code_of(shim, EXPORTER.get(shim, "export")), scope)
-    assert (tmp_path / "model.onnx").exists() if shim == LEGACY else "outputs" in scope
+    assert (tmp_path / "model.onnx").exists() if shim == TORCHSCRIPT else "outputs" in scope
 
 
 def test_the_code_for_a_frozen_axis_runs() -> None:

@@ -310,7 +310,7 @@ class Masked(nn.Module):
 
 
 def scripted(call: ExportCall) -> Any:
-    """The legacy exporter's own tracing."""
+    """The TorchScript exporter's own tracing."""
     with torch.no_grad():
         torch.onnx.export(call.module, call.args, "/dev/null", dynamo=False)
 

@@ -345,7 +345,7 @@ def test_on_a_gpu_attempts_compute_with_values_in_children_alone() -> None:
     assert done.stdout.splitlines() == ["fork", "False"]
 
 
-def test_zeros_for_the_legacy_exporter_take_no_memory_until_they_are_written() -> None:
+def test_zeros_for_the_torchscript_exporter_take_no_memory_until_they_are_written() -> None:
     with FakeTensorMode():
         fake = torch.empty(1 << 15, 1 << 15).t()
     before = psutil.Process().memory_info().rss

@@ -173,7 +173,7 @@ _RANGE_LINE = re.compile(r"(.+)\((\d+)\): (.+)")
 
 
 def symbolic_node(frame: FrameType) -> tuple[str, str, list[tuple[str, int, str]]] | None:
-    """The node of a TorchScript graph that this frame of the legacy exporter translates; None for another frame.
+    """The node of a TorchScript graph that this frame of the TorchScript exporter translates; None for another frame.
 
     Its operator, the path of the submodule that it was traced in, and the stack at that time from the traced module's
     call on, outermost first: file, line and function.
@@ -199,7 +199,7 @@ def _has_symbolic_node() -> bool:
 SYMBOLIC_NODE = Hook(
     id="symbolic-node",
     api="local `node` of torch.onnx._internal.torchscript_exporter.utils._run_symbolic_function, torch._C.Node",
-    used_for="the line and submodule of an operator that the legacy exporter cannot translate",
+    used_for="the line and submodule of an operator that the TorchScript exporter cannot translate",
     lost="such findings name no line",
     seen_on=("2.9.1", "2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_symbolic_node,

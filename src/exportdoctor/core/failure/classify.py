@@ -37,15 +37,15 @@ def kind_of(outcome: Outcome, *, exporter: str) -> FailureKind:
         return KIND_OF_OUR_EXCEPTION[ours]
     if failure.stage in KIND_OF_STAGE and not any(fact.name in _WRAPPERS for fact in failure.exceptions):
         return KIND_OF_STAGE[failure.stage]
-    legacy = exporter in EXPORTERS and not EXPORTERS[exporter].makes_program
-    return _kind_of_export(failure, legacy=legacy)
+    torchscript = exporter in EXPORTERS and not EXPORTERS[exporter].makes_program
+    return _kind_of_export(failure, torchscript=torchscript)
 
 
 @lru_cache(maxsize=512)  # a finding is made again whenever more is known of it
-def _kind_of_export(failure: Failure, *, legacy: bool) -> FailureKind:
+def _kind_of_export(failure: Failure, *, torchscript: bool) -> FailureKind:
     evidence, op = evidence_of(failure.exceptions, failure.frames), failure.op.name if failure.op else None
     rules: list[Rule] = [*RULES]
-    if legacy:
+    if torchscript:
         rules.append(TRANSLATION)
     elif failure.custom_ops:
         rules.append(LYING_KERNEL)
@@ -55,7 +55,7 @@ def _kind_of_export(failure: Failure, *, legacy: bool) -> FailureKind:
     )
     if found is None and failure.wrong_fake is not None:
         return FailureKind.WRONG_FAKE_KERNEL
-    return found or (FailureKind.TORCHSCRIPT_TRACE if legacy else FailureKind.PYTHON_ERROR)
+    return found or (FailureKind.TORCHSCRIPT_TRACE if torchscript else FailureKind.PYTHON_ERROR)
 
 
 def fits(

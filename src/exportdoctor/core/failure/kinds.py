@@ -172,7 +172,7 @@ RULES = (
          r"^Unfamiliar meta val: "),
     Rule(FailureKind.UNREGISTERED_PYTREE, "a registered class without names for its children", "2.3-2.13",
          r"Did not find a flatten_with_keys_fn for type"),
-    Rule(FailureKind.UNREGISTERED_PYTREE, "the boundary of the legacy tracer", "1.13-2.13",
+    Rule(FailureKind.UNREGISTERED_PYTREE, "the boundary of the TorchScript exporter", "1.13-2.13",
          r"Only tuples, lists and Variables are supported as JIT inputs/outputs"),
     # vmap
     Rule(FailureKind.VMAP, "functorch's own refusals begin so", "2.0-2.13",
@@ -344,7 +344,7 @@ LYING_KERNEL = Rule(
     FailureKind.WRONG_FAKE_KERNEL, "shapes fit in eager and not in the trace", "2.1-2.13", _SHAPES_DIFFER
 )
 
-# The legacy exporter traces and translates in one call
+# The TorchScript exporter traces and translates in one call
 TRANSLATION = Rule(
     FailureKind.TRANSLATE, "a symbolic function is missing or refuses", "1.13-2.13",
     r"Exporting the operator|unrecognized namespace|Occurred when translating|Unsupported prim::|"

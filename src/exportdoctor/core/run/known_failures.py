@@ -37,13 +37,13 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BaselineDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """What is new, what is gone, and what fails in the same submodule in another way (before and after).
+    """What is new, what is fixed, and what fails in the same submodule in another way (before and after).
 
     `unasked` is what is known of parts that were not scanned, or not whole.
     """
 
     new: tuple[KnownFailure, ...] = ()
-    gone: tuple[KnownFailure, ...] = ()
+    fixed: tuple[KnownFailure, ...] = ()
     changed: tuple[tuple[KnownFailure, KnownFailure], ...] = ()
     same: tuple[KnownFailure, ...] = ()
     unasked: tuple[KnownFailure, ...] = ()
@@ -75,7 +75,7 @@ def known_failure(finding: Finding) -> KnownFailure:
 def compare_with_baseline(
     known: Iterable[KnownFailure], report: Report, *, of_some_parts: bool = False
 ) -> BaselineDifference:
-    """The difference; of a part that was not scanned whole nothing is said to be gone.
+    """The difference; of a part that was not scanned whole nothing is said to be fixed.
 
     A part that the report does not have is there no more, unless the report is `of_some_parts`.
     """
@@ -92,13 +92,13 @@ def compare_with_baseline(
             new.remove(after)
             absent.remove(before)
             changed.append((before, after))
-    gone = [one for one in absent if one.part in whole or (one.part not in names and not of_some_parts)]
+    fixed = [one for one in absent if one.part in whole or (one.part not in names and not of_some_parts)]
     return BaselineDifference(
         new=tuple(new),
-        gone=tuple(gone),
+        fixed=tuple(fixed),
         changed=tuple(changed),
         same=tuple(one for key, one in old.items() if key in failures),
-        unasked=tuple(one for one in absent if one not in gone),
+        unasked=tuple(one for one in absent if one not in fixed),
     )
 
 

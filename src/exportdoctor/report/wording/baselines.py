@@ -14,11 +14,11 @@ def failure_line(failure: KnownFailure) -> str:
 
 
 def baseline_lines(difference: BaselineDifference, *, accept: str) -> tuple[str, ...]:
-    """What is new, changed and gone; `accept` is what takes what is gone out of the baseline."""
+    """What is new, changed and fixed; `accept` is what takes what is fixed out of the baseline."""
     lines = [f"new failure: {failure_line(one)}" for one in difference.new]
     for before, after in difference.changed:
         lines.append(f"changed failure: {failure_line(after)}; in the baseline: {failure_line(before)}")
-    lines += [f"fixed: {failure_line(one)}. Take it out of the baseline: {accept}" for one in difference.gone]
+    lines += [f"fixed: {failure_line(one)}. Take it out of the baseline: {accept}" for one in difference.fixed]
     if difference.same:
         lines.append(f"{count(len(difference.same), 'known failure')}, as in the baseline")
     return tuple(lines)

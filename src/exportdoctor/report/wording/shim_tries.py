@@ -31,10 +31,10 @@ NOT_COMPARED_ON_SMALL_MODEL = "the outputs could not be compared with eager on t
 NO_VALUES = "it exports with shims, but there are no values to compare its outputs with eager"
 
 NO_PROGRAM = (
-    "it exports with shims, but the legacy exporter's traces are not compared with eager: other sizes may be wrong"
+    "it exports with shims, but the TorchScript exporter's traces are not compared with eager: other sizes may be wrong"
 )
 
-NO_OPAQUE_OPERATOR = "own code not tested: the legacy exporter does not support opaque operators"
+NO_OPAQUE_OPERATOR = "own code not tested: the TorchScript exporter does not support opaque operators"
 NEVER_RAN = "own code not tested: the export ends in the same way before any of it runs"
 
 

@@ -1,4 +1,4 @@
-"""The legacy exporter, `torch.onnx.export(dynamo=False)`: it runs on real values, so fake ones are given storage."""
+"""The TorchScript exporter, `torch.onnx.export(dynamo=False)`: it runs on real values, so fake ones get storage."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def _frames(links: tuple[TracebackType, ...], names: Names) -> Iterator[Frame]:
 
 
 def _traced_frames(frame: FrameType, links: tuple[TracebackType, ...], names: Names) -> Iterator[Frame]:
-    """The user's stack when the operator was traced that the legacy exporter translates in this frame."""
+    """The user's stack when the operator was traced that the TorchScript exporter translates in this frame."""
     found = symbolic_node(frame)
     if found is None:
         return

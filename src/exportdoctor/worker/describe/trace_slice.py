@@ -49,7 +49,7 @@ def slice_trace(chain: Chain, origins: Iterable[SymbolOrigin], *, exporter: str)
 
 def _slice(chain: Chain, origins: Iterable[SymbolOrigin], exporter: str) -> SliceOrReason:
     if not EXPORTERS[exporter].has_partial_graph:
-        return None, "the legacy tracer throws its graph away when it fails"
+        return None, "the TorchScript exporter throws its graph away when it fails"
     graphs = list(dict.fromkeys((*traced_graphs(chain), *dynamo_graphs(chain))))
     if not graphs:
         return None, "nothing had been traced when it failed"
