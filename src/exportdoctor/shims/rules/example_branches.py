@@ -91,9 +91,14 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
 
     if not EXAMPLE_VALUES.is_supported():
         raise Unfit("this torch cannot compute the example's values while it traces")
-    assumed = _Assumed()
+    assumed, generator = _Assumed(), torch.get_rng_state()
+
+    def restore_generator(_: Any) -> None:
+        """What forward draws for the example's values moves it; runs of the program begin where eager begins."""
+        torch.set_rng_state(generator)
+
     with torch.random.fork_rng(devices=[]), decide_by_example(assumed.note):
-        yield replace(call, checks=(*call.checks, assumed.check))
+        yield replace(call, checks=(*call.checks, assumed.check, restore_generator))
 
 
 SHIM = Shim(

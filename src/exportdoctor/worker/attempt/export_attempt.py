@@ -40,6 +40,7 @@ from exportdoctor.targets.sizes.fitted_shapes import fit_shapes, has_structure_o
 from exportdoctor.torch_internals.dynamo_frames import keep_interpreter_frames
 from exportdoctor.torch_internals.graph_modules import finish_graphs
 from exportdoctor.torch_internals.shape_env import NEW_SYMBOLS
+from exportdoctor.torch_internals.trees import tree_map_only
 from exportdoctor.worker.attempt.cost import CostSamples, watch_cost
 from exportdoctor.worker.attempt.fast_export import FastExport, InDoubt, NextAttempt, leave_in_doubt
 from exportdoctor.worker.attempt.fixed_axes import find_fixed_axes, find_refusing_guard
@@ -49,6 +50,7 @@ from exportdoctor.worker.attempt.torchscript import export_torchscript
 from exportdoctor.worker.capture.attribute_reads import watch_reads
 from exportdoctor.worker.capture.constant_inputs import hold_constant_inputs
 from exportdoctor.worker.capture.dynamic_dims import spell_out_kwargs, take_sizes_as_tuples
+from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.capture.session import PartCapture, Shapes, shapes_of_call
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure
 from exportdoctor.worker.describe.guard_origin import Guard, GuardLog, record_guards
@@ -159,6 +161,8 @@ class _Attempt:
     def __post_init__(self) -> None:
         self.module = self.part.module_at(self.probe.fqn)
         self.call = self.part.calls_of(self.probe.fqn)[self.probe.call]
+        if self.probe.fqn != self.part.prefix:
+            self.call = _outside_inference(self.call)
 
     def run(self) -> Outcome:
         """Export, and go as far as the probe asks. Where our own code fails beside that, the outcome says so."""
@@ -402,3 +406,15 @@ def _log(error: BaseException, graph: str) -> None:
     if graph and not hasattr(error, "partial_fx_graph"):
         print(f"The graph that had been traced:\n{graph}\n", file=sys.stderr)
     traceback.print_exception(error, file=sys.stderr)
+
+
+def _outside_inference(call: Call) -> Call:
+    """The call of a submodule with copies of inference tensors, which a parent makes under `torch.inference_mode`: with
+    gradients, torch refuses these wherever they are used, and an export of the submodule is given others."""
+    copies: dict[int, torch.Tensor] = {}
+
+    def copied(tensor: torch.Tensor) -> torch.Tensor:
+        return copies.setdefault(id(tensor), tensor.clone()) if tensor.is_inference() else tensor
+
+    args, kwargs = tree_map_only(torch.Tensor, copied, (call.args, call.kwargs))
+    return dataclasses.replace(call, args=args, kwargs=kwargs) if copies else call
