@@ -8,6 +8,7 @@ from typing import Any
 
 from exportdoctor.core.patch_attribute import patch_attributes
 from exportdoctor.shims.export_call import ExportCall, Inputs
+from exportdoctor.shims.function_caches import past_all_caches
 from exportdoctor.targets.eager import copy_inputs, needs_gradients, restore_afterwards
 from exportdoctor.targets.plain_state import plain_state
 
@@ -36,7 +37,7 @@ def calls_any(call: ExportCall, functions: Iterable[tuple[Any, str]]) -> bool:
         return plain(*args, **how)
 
     changes = [(holder, name, partial(note, getattr(holder, name), name)) for holder, name in functions]
-    with torch.no_grad(), patch_attributes(changes):
+    with torch.no_grad(), patch_attributes(changes), past_all_caches():
         try:
             run_copy(call)
         except Exception:

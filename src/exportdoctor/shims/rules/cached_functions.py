@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.core.patch_attribute import patch_attributes
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
+from exportdoctor.shims.function_caches import METHOD_KINDS, find_cached, is_past_caches
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.torch_internals.trees import tree_leaves
-
-_KINDS = (staticmethod, classmethod)
-
-
-def _has_cache(value: Any) -> bool:
-    function = value.__func__ if isinstance(value, _KINDS) else value
-    return isinstance(function, functools._lru_cache_wrapper)
 
 
 def _past_cache(cached: Any, filled: list[Any]) -> Any:
@@ -28,13 +20,13 @@ def _past_cache(cached: Any, filled: list[Any]) -> Any:
     of the trace, which is of no use afterwards."""
     import torch
 
-    if isinstance(cached, _KINDS):
+    if isinstance(cached, METHOD_KINDS):
         return type(cached)(_past_cache(cached.__func__, filled))
 
     @functools.wraps(cached)
     def call(*args: Any, **kwargs: Any) -> Any:
         symbols = (torch.SymInt, torch.SymFloat, torch.SymBool)
-        if any(isinstance(leaf, symbols) for leaf in tree_leaves((args, kwargs))):
+        if is_past_caches() or any(isinstance(leaf, symbols) for leaf in tree_leaves((args, kwargs))):
             return cached.__wrapped__(*args, **kwargs)
         misses = cached.cache_info().misses
         found = cached(*args, **kwargs)
@@ -47,24 +39,9 @@ def _past_cache(cached: Any, filled: list[Any]) -> Any:
     return call
 
 
-def _find_cached() -> list[tuple[Any, str, Any]]:
-    """Each function with a cache in the user's modules and their classes: what has it, its name there, and it."""
-    found = []
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or not is_user_file(file):
-            continue
-        classes = [
-            value for value in list(vars(module).values()) if isinstance(value, type) and value.__module__ == name
-        ]
-        for holder in (module, *classes):
-            found += [(holder, key, value) for key, value in list(vars(holder).items()) if _has_cache(value)]
-    return found
-
-
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
-    found = _find_cached()
+    found = find_cached()
     if not found:
         raise NotApplicable("no function has a cache of functools")
     filled: list[Any] = []

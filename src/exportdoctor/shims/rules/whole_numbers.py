@@ -1,4 +1,5 @@
-"""`int(tensor)` in the modules that read numbers: it may give a symbolic size, which Python's own does not."""
+"""`int(tensor)` and `float(tensor)` in the modules that read numbers: they may give a symbolic number, which those of
+Python do not."""
 
 from __future__ import annotations
 
@@ -53,6 +54,32 @@ class _WholeOfFraction(_Whole):
         return as_whole(value.item(), *rest)
 
 
+class _RealType(type):
+    def __instancecheck__(cls, value: Any) -> bool:
+        import torch
+
+        return isinstance(value, builtins.float | torch.SymFloat)
+
+    def __eq__(cls, other: object) -> bool:
+        return other is builtins.float or other is cls
+
+    def __hash__(cls) -> builtins.int:
+        return hash(builtins.float)
+
+
+class _Real(float, metaclass=_RealType):
+    """`float`, but of a traced tensor it gives what `item` gives of it in 64 bits, and a symbolic number stays one."""
+
+    def __new__(cls, value: Any = 0.0) -> Any:
+        import torch
+
+        if isinstance(value, torch.Tensor) and torch.compiler.is_exporting() and not value.is_complex():
+            return value.to(torch.float64).item()
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            return torch.sym_float(value)
+        return builtins.float(value)
+
+
 INT = _Whole.__new__.__code__
 """The code that calls `item` in place of Python's `int`."""
 
@@ -92,4 +119,13 @@ def symbolic_int(namespaces: Iterable[dict[str, Any]], *, fractions: bool = Fals
         for namespace in several.values():
             if "int" not in namespace:
                 stack.enter_context(patch_item(namespace, "int", kind))
+        yield
+
+
+@contextmanager
+def symbolic_float(namespaces: Iterable[dict[str, Any]]) -> Iterator[None]:
+    """Within it `float(tensor)` may give a symbolic number in the modules of these namespaces."""
+    with ExitStack() as stack:
+        for namespace in {id(one): one for one in namespaces}.values():
+            stack.enter_context(patch_item(namespace, "float", _Real))
         yield
