@@ -78,6 +78,19 @@ CHOSEN = {
         else: out.clamp_(min=0)
         for i in range(2): rows.append(out * i)
         return torch.stack(rows).sum(0)""",
+    "continue": """
+        order, keep = x.sum(1).argsort(), torch.ones(x.shape[0], dtype=torch.bool)
+        for i in range(2):
+            if not keep[i]: continue
+            near = (x - x[i]).abs().sum(1) < 2
+            near[: i + 1] = False
+            keep[near] = False
+        return order * keep""",
+    "views of one tensor": """
+        a, b = x.T[0], x.T[1]
+        differ = a.sign() != b.sign()
+        if not differ.all(): a, b = a[differ], b[differ]
+        return a.sum() - b.sum()""",
     "not bound": "if self.flag: y = x\nif self.flag and x.sum() > 0: y[0] = 1\nreturn x.abs() if x.sum() > 1 else x",
     "no attribute": "if hasattr(self, 'no') and x.sum() > 0: self.no[0] = 1\nreturn x.abs() if x.sum() > 1 else x",
 }

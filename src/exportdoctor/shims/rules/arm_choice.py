@@ -8,6 +8,7 @@ torch does not take such arms, the shim does not apply, and `refused` says so.
 from __future__ import annotations
 
 import builtins
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -174,9 +175,10 @@ class ArmChoices(ObservedRewrite):
         import torch
 
         layout, unseen = known.layout, len(known.arms) < 2
+        given = before if _is_traced_by_dynamo() else _without_shared_memory(then, other, before)
 
         def tensors(arm: Any) -> tuple[Any, ...]:
-            leaves, own = tree_flatten(arm(*before))
+            leaves, own = tree_flatten(arm(*given))
             if unseen and own != layout:  # no eager run could compute it
                 raise Unmergeable("the arms give results of other structure")
             return tuple(leaf.clone(memory_format=torch.contiguous_format) for leaf in leaves)
@@ -249,6 +251,15 @@ def _not_copied(then: Callable[..., Any], other: Callable[..., Any], before: tup
     copied = {storage_id(one) for name, one in zip(names, before, strict=False) if is_copy(name) and _is_tensor(one)}
     values = tree_flatten((*before, *reachable(then), *reachable(other)))[0]
     return [one for one in values if _is_tensor(one) and storage_id(one) not in copied]
+
+
+def _without_shared_memory(
+    then: Callable[..., Any], other: Callable[..., Any], before: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """What the arms are given, with copies of tensors that share memory with another one: torch.cond takes none."""
+    values = [one for one in tree_flatten((*before, *reachable(then), *reachable(other)))[0] if _is_tensor(one)]
+    count = Counter(storage_id(one) for one in {id(value): value for value in values}.values())
+    return tuple(one.clone() if _is_tensor(one) and count[storage_id(one)] > 1 else one for one in before)
 
 
 def _is_traced_by_dynamo() -> bool:

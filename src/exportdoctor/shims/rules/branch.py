@@ -37,13 +37,13 @@ def rewrite_branches(
     if node is None or READS_ALL_NAMES & {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}:
         return None
     write_counters_as_bindings(node)
-    write_into_copies(node, OpenConditions(lines, node).is_open)
     # where a condition begins below its `if`, Python names the line of the `if` as the one that asks
     conditions = (one for one in ast.walk(node) if isinstance(one, ast.If | ast.IfExp) and one.lineno in lines)
     lines |= {one.test.lineno for one in conditions}
     purity, plain = Purity(function=function, instances=instances), copy.deepcopy(node)
     LoopExits(purity, OpenConditions(lines, node).is_open).of_function(node)
     for one in (node, plain):
+        write_into_copies(one, OpenConditions(lines, one).is_open)
         merging = MergedBranches(purity, OpenConditions(lines, one), one)
         changed = merging.visit(one)
         if not asks_for_flags(changed):

@@ -59,12 +59,12 @@ class LoopExits:
         names = ExitNames(f"{LEFT}_{self.count + 1}", f"{RESULT}_{self.count + 1}")
         self.asking = []
         body = self.replace_exits(copy.deepcopy(loop.body), names)
-        if body is None or not inside.of_statements(loop.body) or _makes_functions(body):
+        if body is None or _makes_functions(body):
             return [loop]
         if exits == {ast.Continue}:
             loop.body = body
             return [loop]
-        if not self._may_go_on(loop):
+        if not inside.of_statements(loop.body) or not self._may_go_on(loop):
             return [loop]
         self.count += 1
         no: list[ast.stmt] = [ast.Assign([ast.Name(names.left, ast.Store())], ast.Constant(False))]

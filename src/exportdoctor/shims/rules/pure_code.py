@@ -112,7 +112,7 @@ class Purity:
         method or a layer of torch. Its memory may be that of another one."""
         import torch
 
-        if isinstance(node, ast.BinOp | ast.UnaryOp):
+        if isinstance(node, ast.BinOp | ast.UnaryOp | ast.Compare):
             return True
         if not isinstance(node, ast.Call):
             return False
