@@ -380,6 +380,13 @@ def test_what_is_said_to_write_exports_with_dynamic_sizes(function: Callable[[Te
     torch.testing.assert_close(program(x), function(x))
 
 
+FIXED_BEHIND_RANGE = """Constraints violated (n)!
+  - Not all values of n = L['x'].size()[1] in the specified range satisfy the generated guard math.trunc(0.5*n) == 8.
+  - Not all values of n = L['x'].size()[1] in the specified range satisfy the generated guard 4 <= L['x'].size()[1].
+Suggested fixes:
+  n = Dim('n', min=4)"""
+
+
 def test_a_method_draws_what_the_function_draws() -> None:
     one, other = (torch.Generator().manual_seed(0) for _ in range(2))
     assert torch.equal(torch.randn(3, generator=one), torch.empty(3).normal_(generator=other))
@@ -393,6 +400,7 @@ def test_a_method_draws_what_the_function_draws() -> None:
     [
         ("dynamic_dim_specialised", "Constraints violated", "power = (t - len(t) // 2) / base", "Write `t.shape[0]`"),
         ("dynamic_dim_specialised", "Constraints violated", "rows = int(x.shape[0])", "Leave out `int`"),
+        ("dynamic_dim_specialised", "Constraints violated", "rows = int(x.shape[0] * 0.5)", "with whole numbers"),
         (
             "dynamic_dim_specialised",
             "Constraints violated",
@@ -403,6 +411,9 @@ def test_a_method_draws_what_the_function_draws() -> None:
          "Make the code independent of that size"),
         ("data_dependent_value", "Could not extract specialized integer from data-dependent expression u0",
          "count = int(index.max()) + 1", "Write `index.max().item()` in place of `int(index.max())`"),
+        ("data_dependent_value", "Could not extract specialized integer from data-dependent expression u0",
+         "scale = float(x.max())", "Write `x.max().item()` in place of `float(x.max())`"),
+        ("dynamic_dim_specialised", FIXED_BEHIND_RANGE, "c = build(x)", "Make the code independent of that size"),
     ],
 )  # fmt: skip
 def test_what_makes_a_fixed_number_is_named(kind: str, message: str, line: str, said: str) -> None:

@@ -24,6 +24,7 @@ _COMPARISONS = {
     "allclose": "Compare them by `torch.isclose(x, y).all()`: that is a tensor, by which torch.where can choose.",
 }
 _MOST_FIXES = 3
+_FIXED_BY_GUARD = re.compile(r"satisfy the generated guard (?![^\n]*%)[^\n]* == \d+\.$", re.MULTILINE)
 _WITHOUT_GRADIENTS = (
     "Call torch.export.export under torch.no_grad(): where gradients are recorded, what is written into a view makes "
     "torch compute the view once more, and its sizes or its place are new symbols."
@@ -124,10 +125,14 @@ def _entry_of_shapes(finding: Finding, match: re.Match[str]) -> str:
 def _numbers_of_python(finding: Finding, match: re.Match[str]) -> str:
     if finding.slice is None or not finding.slice.of_constants:
         return ""
+    if any(one.shim == "constants-as-numbers" and one.result == "same" for one in finding.shims_tried):
+        return ""  # with constants it fails there again, as where a loop asks a tensor that begins as one
     return "Compute it with numbers of Python in place of tensors."
 
 
 def _declare_less(finding: Finding, match: re.Match[str]) -> str:
+    if _FIXED_BY_GUARD.search(finding.exception.message):
+        return ""  # torch suggests a range for its other guards, and none passes this one
     fixes = [line.replace(", max=oo", "") for line in suggested_fixes(finding.exception.message)]
     declared = " and ".join(f"`{line}`" for line in fixes)
     if not 0 < len(fixes) <= _MOST_FIXES or any(line.partition(" = ")[2].isdigit() for line in fixes):

@@ -146,10 +146,11 @@ def read_by_call(finding: Finding) -> str:
                 f"Write `{x} == torch.arange(...)` with the number of classes in place of `{_short_code(call)}`, which "
                 "takes none that depends on values."
             )
-        if name == "int" and len(call.args) == 1 and isinstance(call.args[0], ast.Call):
+        if name in ("int", "float") and len(call.args) == 1 and isinstance(call.args[0], ast.Call):
+            whole = ", if it is a whole number" if name == "int" else ""
             return (
-                f"Write `{ast.unparse(call.args[0])}.item()` in place of `{ast.unparse(call)}`, if it is a whole "
-                "number: `int` needs its value, and `item` gives a symbol for it."
+                f"Write `{ast.unparse(call.args[0])}.item()` in place of `{ast.unparse(call)}`{whole}: `{name}` needs "
+                "its value, and `item` gives a symbol for it."
             )
     return _index_of_values(finding)
 
@@ -343,8 +344,18 @@ def _fixed_by_python(finding: Finding) -> str:
             return (
                 f"Write `{argument}.shape[0]` in place of `len({argument})`, if it is a tensor: `len` fixes its size."
             )
+        if _may_have_fractions(call.args[0]):
+            return (
+                f"Compute `{_short_code(call)}` with whole numbers, as `n // 2` does `int(n * 0.5)` of a size: `int` "
+                "makes a fixed number of it."
+            )
         return f"Leave out `int` in `{_short_code(call)}`, if it is a size: `int` makes a fixed number of it."
     return ""
+
+
+def _may_have_fractions(value: ast.expr) -> bool:
+    """Whether it divides, or multiplies: a factor may be a fraction."""
+    return any(isinstance(one, ast.Div | ast.Mult) for one in ast.walk(value))
 
 
 def _is_no_tensor(value: ast.expr) -> bool:

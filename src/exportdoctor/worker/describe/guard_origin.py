@@ -143,7 +143,10 @@ def _to_blame(guards: list[Guard], mentioned: list[sympy.Basic], statement: str)
         if frozen is not None:
             return frozen
     about = [guard for guard in guards if guard.symbols.intersection(mentioned)]
-    texts = (_without_sources(text, guards) for text in _QUOTED.findall(statement))
+    quotes = sorted(
+        _QUOTED.findall(statement), key=lambda text: " == " not in text or "%" in text
+    )  # what fixes the size
+    texts = (_without_sources(text, guards) for text in quotes)
     same = next((guard for text in texts for guard in about if _reads_as(guard.expr, text)), None)
     if same is not None:
         return same
@@ -202,4 +205,5 @@ def _numbers(expr: sympy.Basic) -> set[int]:
 
 
 def _numbers_in(statement: str) -> set[int]:
-    return {int(text) for text in re.findall(r"\d+", statement)}
+    """The whole numbers in it, which no part of a fraction is."""
+    return {int(text) for text in re.findall(r"(?<![\d.])\d+(?![\d.])", statement.replace(".\n", "\n").rstrip("."))}
