@@ -13,7 +13,7 @@ from exportdoctor.core.run.report import Report
 from exportdoctor.core.run.run_state import fold
 from exportdoctor.core.versions import is_in_range
 from exportdoctor.report import render
-from exportdoctor.report.wording.findings import culprit_line, dimensions
+from exportdoctor.report.wording.findings import culprit_line, dimensions, next_step
 from scanning import events_of, scan_file
 
 pytestmark = pytest.mark.slow
@@ -46,6 +46,13 @@ def test_the_line_that_made_a_violated_guard_is_found(
     assert finding.guard is not None
     assert finding.guard.source == line
     assert (finding.dimensions, finding.dimensions_passing) == (sizes, ())
+
+
+def test_a_guard_that_fixes_a_size_is_named_before_one_that_bounds_it() -> None:
+    finding = only(scan_file(MODELS, factory="sampled"))
+    assert finding.guard is not None
+    assert finding.guard.source == "count = int(x.shape[1] * 0.5)"
+    assert "with whole numbers" in next_step(finding)
 
 
 @pytest.mark.long

@@ -175,3 +175,19 @@ def boxed() -> dict[str, object]:
         "kwargs": {"frames": torch.randn(3, 4), "box": Box(torch.randn(3, 4))},
         "dynamic_shapes": {"frames": {0: Dim.DYNAMIC}, "box": [{0: Dim.DYNAMIC}]},
     }
+
+
+class Sampled(nn.Module):
+    """A size that is bounded by a slice, and fixed by a fraction of it that Python takes for a number."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = x[:, :4]
+        count = int(x.shape[1] * 0.5)
+        for step in range(count):
+            first = first + x[:, step, None]
+        return first
+
+
+def sampled() -> tuple[object, ...]:
+    size = torch.export.Dim("size", min=4)
+    return Sampled(), (torch.ones(2, 16),), {}, {"x": {1: size}}
