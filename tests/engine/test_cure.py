@@ -37,7 +37,7 @@ from exportdoctor.worker.attempt.fixed_axes import find_fixed_axes
 from exportdoctor.worker.translate.onnx_session import OnnxSession
 from scanning import scan_file
 
-ROOT, TWIN = Probe(part="full", fqn=""), Probe(part="full~twin", fqn="")
+ROOT, SMALL = Probe(part="full", fqn=""), Probe(part="full~twin", fqn="")
 RIGHT = (Agreement(inputs="2 x 3", max_abs=1e-7, tolerance=1e-4), Agreement(inputs="4 x 3", tolerance=1e-4))
 WRONG = (RIGHT[0], Agreement(inputs="4 x 3", max_abs=3.0, tolerance=1e-4))
 REFUSED = (RIGHT[0], Agreement(inputs="4 x 3", trouble="AssertionError: Guard failed", refused=True))
@@ -84,7 +84,7 @@ def run_search(
     answer: Part,
     shims: tuple[Shim, ...],
     *,
-    twin: bool = False,
+    small: bool = False,
     values: bool = True,
     to: str = "export",
     goal: str = "",
@@ -94,11 +94,11 @@ def run_search(
 ) -> CureSearch:
     """A search at its end; `see` is called with the probes that wait for an answer at the same time, `look` with each
     that may be needed next."""
-    root, small = (msgspec.structs.replace(one, to=to) for one in (ROOT, TWIN))
+    root, small_root = (msgspec.structs.replace(one, to=to) for one in (ROOT, SMALL))
     search = CureSearch(
         root=root,
         first=answer(root),
-        small=small if twin else None,
+        small=small_root if small else None,
         values=values,
         shims=shims,
         versions={"torch": "2.13.0"},
@@ -150,7 +150,7 @@ def test_what_is_prescribed_cures_has_nothing_to_spare_and_is_as_sound_as_can_be
 ) -> None:
     failures, shims, cures = situation
     answer = failing_part(failures, cures)
-    found = run_search(answer, shims, twin=on[0], values=on[1]).prescription
+    found = run_search(answer, shims, small=on[0], values=on[1]).prescription
     sound = {one.id: SOUNDNESS.index(one.soundness) for one in shims if one.soundness != "unsound"}
     best = [min((sound[n] for n, at in cures.items() if at == k and n in sound), default=None) for k in range(1, 5)]
     curable = all(best[nth] is not None for nth in range(failures))
@@ -214,7 +214,7 @@ def test_a_set_of_shims_that_cure_several_failures_is_found_wherever_there_is_on
     situation: tuple[int, tuple[Shim, ...], dict[str, frozenset[int]]], on: tuple[bool, bool]
 ) -> None:
     failures, shims, cures = situation
-    found = run_search(failing_part(failures, cures), shims, twin=on[0], values=on[1]).prescription
+    found = run_search(failing_part(failures, cures), shims, small=on[0], values=on[1]).prescription
     assert (SOUNDNESS.index(found.soundness) if found is not None else None) == best_rank(failures, shims, cures)
 
 
@@ -236,7 +236,7 @@ def test_an_alternative_cures_and_is_neither_sounder_nor_smaller_nor_the_prescri
 ) -> None:
     failures, shims, cures = situation
     answer = failing_part(failures, cures)
-    search = run_search(answer, shims, twin=on[0], values=on[1])
+    search = run_search(answer, shims, small=on[0], values=on[1])
     found = search.prescription
     assert (found is not None) == (best_rank(failures, shims, cures) is not None)
     if found is None:
@@ -389,14 +389,14 @@ def test_what_confirms_a_set_that_leads_beyond_two_failures_is_begun_beside_its_
     run_search(
         failing_part(2, {"a": 1, "b": 2}),
         shims,
-        twin=True,
+        small=True,
         values=False,
         alternatives=False,
         look=lambda named: ahead.append(tuple((one.part, one.shims) for one in named.probes)),
     )
     both = ("a", "b")
     assert not any(part == ROOT.part for part, _ in ahead[0])
-    assert ((TWIN.part, both), (ROOT.part, both)) in [named[:2] for named in ahead]
+    assert ((SMALL.part, both), (ROOT.part, both)) in [named[:2] for named in ahead]
     assert ((ROOT.part, both),) in ahead
     assert ahead[-1] == ()
 
@@ -408,13 +408,13 @@ def test_what_would_confirm_a_smaller_set_is_given_up_where_that_set_does_not_cu
     search = run_search(
         failing_part(2, {"a": 1, "z": 1, "b": 2}),
         shims,
-        twin=True,
+        small=True,
         values=False,
         see=lambda waiting: met.append("an answer is awaited"),
         look=lambda named: met.append(tuple((one.part, one.shims) for one in named.probes)),
     )
     assert [set(cured.shims) for cured in search.cures] == [{"a", "b"}, {"b", "z"}]
-    named = met.index(((TWIN.part, ("z",)), (ROOT.part, ("z",))))
+    named = met.index(((SMALL.part, ("z",)), (ROOT.part, ("z",))))
     assert met[named + 1] == ()
 
 
@@ -680,12 +680,12 @@ def test_a_failure_that_comes_earlier_is_not_followed() -> None:
     assert [(trial.shims, trial.result) for trial in search.trials] == [(("breaks",), "error")]
 
 
-def test_where_the_large_one_fails_behind_the_twins_cure_the_search_goes_on_there() -> None:
+def test_where_the_large_one_fails_behind_the_small_models_cure_the_search_goes_on_there() -> None:
     def answer(probe: Probe) -> Outcome:
-        failures = 1 if probe.part.endswith("~twin") else 2
+        failures = 1 if probe.part == SMALL.part else 2
         return failing_part(failures, {"a": 1, "b": 2})(probe)
 
-    search = run_search(answer, (shim("a", 1), shim("b", 2)), twin=True, values=False)
+    search = run_search(answer, (shim("a", 1), shim("b", 2)), small=True, values=False)
     assert search.prescription is not None
     assert set(search.prescription.shims) == {"a", "b"}
     assert search.prescription.proof is not None
@@ -699,7 +699,7 @@ def test_what_cures_the_small_model_is_proved_on_a_part_that_has_values() -> Non
         asked.append((probe.part, probe.to, probe.shims))
         return failing_part(1, {"a": 1, "b": 1})(probe)
 
-    found = run_search(answer, (shim("a", 1), shim("b", 1)), twin=True, values=True).prescription
+    found = run_search(answer, (shim("a", 1), shim("b", 1)), small=True, values=True).prescription
     assert found is not None
     assert found.proof is not None
     assert (found.shims, found.proof.on) == (("a",), PART_ITSELF)
@@ -740,7 +740,7 @@ def test_where_the_part_itself_could_not_be_asked_the_note_says_so(values: bool)
             return Outcome(probe="", status=OutcomeStatus.NO_DEVICE, note="the card is taken")
         return failing_part(1, {"a": 1})(probe)
 
-    search = run_search(answer, (shim("a", 1),), twin=True, values=values)
+    search = run_search(answer, (shim("a", 1),), small=True, values=values)
     assert search.prescription is None
     assert search.note == "shims work on the small model, and could not be tried at full size: the card is taken"
 
@@ -750,7 +750,7 @@ def test_what_is_wrong_at_full_size_is_no_cure() -> None:
         wrong = probe.part == "full"
         return failing_part(1, {"a": 1}, numbers=lambda _: WRONG if wrong else RIGHT)(probe)
 
-    search = run_search(answer, (shim("a", 1),), twin=True, values=True)
+    search = run_search(answer, (shim("a", 1),), small=True, values=True)
     assert search.prescription is None
     assert "does not do the same" in search.note
 
@@ -773,7 +773,7 @@ def test_the_part_itself_is_asked_once_under_shims_and_for_the_smallest_set(spar
         asked.append(probe)
         return failing_part(2, cures)(probe)
 
-    search = run_search(answer, shims, twin=True, values=False)
+    search = run_search(answer, shims, small=True, values=False)
     assert search.prescription is not None
     assert search.prescription.shims == (("b",) if spare == "of_the_cure" else ("z-both",))
     assert [probe.shims for probe in asked if probe.part == "full" and probe.shims] == [search.prescription.shims]
@@ -790,8 +790,8 @@ def failing_later(nth: int) -> Outcome:
     return msgspec.structs.replace(found, failure=failure, stages={"export": "pass", "translate": "fail"})
 
 
-@pytest.mark.parametrize("twin", [False, True])
-def test_beyond_the_export_the_numbers_of_what_translates_are_asked_for_apart(twin: bool) -> None:
+@pytest.mark.parametrize("small", [False, True])
+def test_beyond_the_export_the_numbers_of_what_translates_are_asked_for_apart(small: bool) -> None:
     """A shim that lets it translate and computes something else is no cure; one that breaks the export is none."""
     asked = list[tuple[str, tuple[str, ...]]]()
 
@@ -808,7 +808,7 @@ def test_beyond_the_export_the_numbers_of_what_translates_are_asked_for_apart(tw
         return failing_later(3)
 
     shims = (shim("breaks", 3), shim("liar", 3), shim("honest", 3, soundness="signature"))
-    search = run_search(answer, shims, twin=twin, values=not twin, to="onnx")
+    search = run_search(answer, shims, small=small, values=not small, to="onnx")
     results = [(trial.shims, trial.result) for trial in search.trials]
     assert results[:3] == [(("breaks",), "error"), (("liar",), "error"), (("honest",), "cured")]
     assert search.prescription is not None
@@ -837,7 +837,7 @@ def situations_behind(draw: st.DrawFn) -> tuple[int, int, tuple[Shim, ...], dict
 @pytest.mark.slow
 @given(situations_behind(), st.booleans())
 def test_what_cures_the_export_is_asked_as_far_as_the_scan_goes(
-    situation: tuple[int, int, tuple[Shim, ...], dict[str, int]], twin: bool
+    situation: tuple[int, int, tuple[Shim, ...], dict[str, int]], small: bool
 ) -> None:
     """Where it fails there the search goes on; without success the cure of the export stays, and the failure is told.
 
@@ -855,7 +855,7 @@ def test_what_cures_the_export_is_asked_as_far_as_the_scan_goes(
         rows = RIGHT if probe.to == "run" else RIGHT[:1] if probe.to == "compare" else ()
         return Outcome(probe="", status=OutcomeStatus.PASSED, stages=stages, numbers=rows)
 
-    search = run_search(answer, shims, twin=twin, values=not twin, goal="onnx")
+    search = run_search(answer, shims, small=small, values=not small, goal="onnx")
     found = search.prescription
     assert found is not None
     assert found.proof is not None
@@ -890,7 +890,7 @@ def test_what_cures_the_small_model_is_asked_of_the_part_once_as_far_as_the_scan
         rows = RIGHT if probe.to == "run" else RIGHT[:1] if probe.to == "compare" else ()
         return Outcome(probe="", status=OutcomeStatus.PASSED, stages={"export": "pass"}, numbers=rows)
 
-    search = run_search(answer, (shim("cures", 1),), twin=True, values=False, goal="onnx")
+    search = run_search(answer, (shim("cures", 1),), small=True, values=False, goal="onnx")
     assert search.prescription is not None
     assert search.prescription.shims == ("cures",)
     assert [one.to for one in asked if one.part == ROOT.part and one.shims] == ["onnx"]
