@@ -593,12 +593,34 @@ class SignOfZero(Attack):
         return 1 / (x.abs() * sign + sign)
 
 
-ATTACKS = [
-    WrittenAfterAChoice, WrittenByAModule, WrittenBufferAfter, WrittenUnderAnotherName, WrittenByItsCaller,
-    WrittenAsOut, WrittenThroughOneOfTwoNames, Appended, FieldSetAfter, WritingModule, WritingFunction,
-    WritingStatistics, MethodWithATensorsName, OperatorThatCounts, SecondOfOneClass, PropertyThatCounts,
-    MethodOfAnotherClass, OtherOrder, NotBound, SignOfZero,
-]  # fmt: skip
+_WRITTEN = "a tensor is written into that a branch on values has chosen"
+_MORE = "no function branches on a tensor's value with arms that only compute"
+BRANCHES = "data-dependent"
+"""What torch says of a branch that stays one."""
+
+ATTACKS: dict[type[nn.Module], str] = {
+    WrittenAfterAChoice: _WRITTEN,
+    WrittenByAModule: _WRITTEN,
+    WrittenBufferAfter: _WRITTEN,
+    WrittenUnderAnotherName: _WRITTEN,
+    WrittenByItsCaller: _WRITTEN,
+    WrittenAsOut: _WRITTEN,
+    WrittenThroughOneOfTwoNames: _WRITTEN,
+    Appended: BRANCHES,
+    FieldSetAfter: BRANCHES,
+    WritingModule: _MORE,
+    WritingFunction: _MORE,
+    WritingStatistics: _MORE,
+    MethodWithATensorsName: BRANCHES,
+    OperatorThatCounts: BRANCHES,
+    SecondOfOneClass: BRANCHES,
+    PropertyThatCounts: BRANCHES,
+    MethodOfAnotherClass: _MORE,
+    OtherOrder: "may refuse values for which it is not taken",
+    NotBound: _MORE,
+    SignOfZero: "",
+}
+"""With what each is refused; nothing where there is a program, which is right."""
 
 
 def check_taken_arm(make: Callable[[], nn.Module]) -> None:
