@@ -114,7 +114,7 @@ def test_language_parts_export_with_dynamic_shapes(ref: str, part: str) -> None:
 
 @pytest.mark.night
 def test_the_vision_tower_fails_with_dynamic_shapes_in_the_same_two_places_and_is_cured() -> None:
-    """Cured on its small twin, with numbers, and confirmed at its full size."""
+    """Cured on its small model, with numbers, and confirmed at its full size."""
     report = scan_ref("Qwen2.5-VL-3B", parts=("vision",), cure=True)
     places = {(finding.line, finding.kind) for finding in report.findings}
     assert places >= {(159, "data_dependent_guard"), (162, "data_dependent_value")}

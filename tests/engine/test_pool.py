@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -24,8 +22,7 @@ from exportdoctor.engine.pool.attempt_limits import AttemptLimits
 from exportdoctor.engine.pool.worker_pool import Pool
 from exportdoctor.engine.scan import ScanRequest, scan
 from exportdoctor.process.client import LineClient
-
-SCRIPT = Path(__file__).parents[1] / "support" / "scripted_worker.py"
+from scripted_client import start_script
 
 
 @dataclass
@@ -35,16 +32,7 @@ class Scripted:
     logs: Path
 
     def start(self, *, log: Path | None) -> LineClient:
-        process = subprocess.Popen(
-            [sys.executable, str(SCRIPT)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "SCRIPTED_WORKER_LOGS": str(self.logs)},
-            process_group=0,
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        return LineClient(process.pid, process.stdin, process.stdout, process)
+        return start_script("scripted_worker.py", SCRIPTED_WORKER_LOGS=str(self.logs))
 
 
 @dataclass

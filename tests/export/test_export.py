@@ -194,7 +194,7 @@ def test_shims_of_other_libraries_are_carried_and_the_module_says_which_it_needs
         if shim.soundness == "opaque":  # its operator must be known before a program that calls it can be loaded
             assert f"for name in ('{shim.id}',):" in text
     if not shims:
-        pytest.skip(f"{provider} is not installed: `make test` calls this with onnx-diagnostic in sight")
+        pytest.skip(f"{provider} is not installed: `make long` runs this with onnx-diagnostic")
 
 
 def test_the_module_that_takes_a_plain_image_is_carried_along() -> None:

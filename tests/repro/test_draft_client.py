@@ -9,16 +9,17 @@ import pytest
 
 from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError, UsageError, WorkerFailed
 from exportdoctor.core.failure.signature import signature_of
-from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.repro import DraftRequest, ImportNote, ScriptDraft
 from exportdoctor.core.protocol.scan import SMALL_MODEL
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.run.events import ProbeFinished
 from exportdoctor.process.supervise import build_limits
+from exportdoctor.repro import draft_client
 from exportdoctor.repro.draft_client import DraftClient
 from exportdoctor.repro.find_probe import probe_of
 from exportdoctor.repro.pipeline import needed_imports
+from scripted_client import start_script
 from synthetic import WINDOWS, qwen_scan
 
 VISION = "model.visual"
@@ -88,18 +89,16 @@ def test_the_model_itself_comes_before_the_small_one_and_both_are_known() -> Non
 
 
 def test_an_error_between_two_drafts_is_kept_with_its_stack(monkeypatch: pytest.MonkeyPatch) -> None:
-    def raise_error() -> None:
-        raise KeyError("lost")
-
-    with pytest.raises(KeyError) as caught:
-        raise_error()
-    client = DraftClient(DraftRequest(target=TargetRef(ref="none"), probe=Probe(part="default", fqn="")))
-    with client:
-        monkeypatch.setattr(client, "_ask", lambda message: Refused.from_error(caught.value))
-        assert list(client.drafts()) == []
+    """The server is a script that plays one."""
+    monkeypatch.setattr(draft_client, "spawn", lambda _, **options: start_script("scripted_draft_server.py"))
+    request = DraftRequest(target=TargetRef(ref="none"), probe=Probe(part="default", fqn=""))
+    with DraftClient(request) as client:
+        assert client.reproduce().outcome.probe == request.probe.id
+        assert [draft.what for draft in client.drafts()] == ["the first"]
     assert isinstance(client.error, WorkerFailed)
     assert client.error.exit_code == ExitCode.INTERNAL
-    assert "in raise_error" in "\n".join(client.error.stack)
+    assert "KeyError: 'lost'" in client.error.message
+    assert "in write_draft" in "\n".join(client.error.stack)
 
 
 def test_a_note_on_an_import_stays_as_long_as_the_import_does() -> None:

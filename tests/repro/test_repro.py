@@ -1,4 +1,4 @@
-"""Repros of findings: what counts as the same bug, what the cuts keep, and scripts that are verified end to end."""
+"""Repros of findings: scripts are reduced, verified end to end, and kept."""
 
 from __future__ import annotations
 
@@ -24,21 +24,18 @@ from hypothesis import strategies as st
 from exportdoctor.cli.main import run as command_line
 from exportdoctor.core.codec import encode
 from exportdoctor.core.failure.classify import kind_of
-from exportdoctor.core.failure.identity import NameFreeSignature, name_free_signature, outermost_operation
+from exportdoctor.core.failure.identity import NameFreeSignature, name_free_signature
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS, KINDS, FailureKind
-from exportdoctor.core.failure.messages import exception_in_text, without_names
+from exportdoctor.core.failure.messages import exception_in_text
 from exportdoctor.core.limits import SCRIPT_MB, SCRIPT_SECONDS
 from exportdoctor.core.protocol.repro import ScriptDraft
-from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus, SymbolOrigin
+from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.run.events import RunFinished
 from exportdoctor.reduce import Ended, Verdict
-from exportdoctor.reduce.source.passes.backward_slice import slice_backward
-from exportdoctor.reduce.source.passes.parameters import drop_unread_parameters
-from exportdoctor.reduce.source.passes.script_sizes import offer_eager_sizes, return_last_values, widen_dynamic_sizes
 from exportdoctor.report.wording import repro_not_found
 from exportdoctor.repro.bundle import difference, fold_stack
 from exportdoctor.repro.candidates.budget import BudgetClock, ReductionBudget
-from exportdoctor.repro.candidates.candidate_judge import CandidateJudge, judge_outcome
+from exportdoctor.repro.candidates.candidate_judge import CandidateJudge
 from exportdoctor.repro.candidates.candidate_runner import CandidateRunner
 from exportdoctor.repro.candidates.incidental_failures import FailureCollector
 from exportdoctor.repro.candidates.reduction import Reducer, ReductionResult, find_last, slice_by_stack
@@ -49,293 +46,10 @@ from exportdoctor.repro.script import code_lines, imports_of
 from exportdoctor.repro.verify import verify
 from exportdoctor.store import journal
 from exportdoctor.store.runs import read_run
-from exportdoctor.worker.repro.script.source_lookup import class_source
+from failing_outcomes import VALUE, failing
 from scanning import scan_file
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-GUARD = "torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode"
-
-
-def failing(message: str, *, expression: str = "int(x)", source: str = "x = n.tolist()", kind: str = GUARD) -> Outcome:
-    culprit = Frame(file="/repro/repro.py", line=4, function="forward", source=expression, user=True,
-                    expression=expression)  # fmt: skip
-    birth = SymbolOrigin(symbol="u0", frame=Frame(file="/repro/repro.py", line=3, function="forward", source=source))
-    failure = Failure(
-        stage="export",
-        exceptions=(ExceptionFact(type=kind, message=message),),
-        frames=(culprit,),
-        origins=(birth,),
-    )
-    return Outcome(probe="1", status=OutcomeStatus.FAILED, failure=failure)
-
-
-VALUE = "Could not extract specialized integer from data-dependent expression u0 (unhinted: u0)."
-
-
-def judged(wanted: Outcome, seen: Outcome) -> Verdict:
-    signature = name_free_signature(wanted, exporter="export")
-    assert signature is not None
-    return judge_outcome(signature, seen, exporter="export")
-
-
-def test_the_same_failure_of_another_symbol_is_the_same_bug() -> None:
-    assert judged(failing(VALUE), failing(VALUE.replace("u0", "u17"))) is Verdict.YES
-
-
-def test_a_pass_is_no_and_another_failure_is_unknown() -> None:
-    assert judged(failing(VALUE), Outcome(probe="1", status=OutcomeStatus.PASSED)) is Verdict.NO
-    assert judged(failing(VALUE), failing("name 'x' is not defined", kind="NameError")) is Verdict.UNKNOWN
-    assert judged(failing(VALUE), Outcome(probe="1", status=OutcomeStatus.TIMED_OUT)) is Verdict.UNKNOWN
-
-
-def test_another_operation_on_the_symbol_or_another_birth_is_another_bug() -> None:
-    assert judged(failing(VALUE), failing(VALUE, expression="[x] * n")) is Verdict.UNKNOWN
-    assert judged(failing(VALUE), failing(VALUE, source="int(n)")) is Verdict.UNKNOWN
-
-
-def test_a_crash_is_the_same_by_its_signal() -> None:
-    segfault = Outcome(probe="1", status=OutcomeStatus.CRASHED, signal="SIGSEGV")
-    assert judged(segfault, segfault) is Verdict.YES
-    assert judged(segfault, Outcome(probe="1", status=OutcomeStatus.CRASHED, signal="SIGABRT")) is Verdict.UNKNOWN
-
-
-def test_a_message_does_not_depend_on_how_the_user_names_things() -> None:
-    one = "Found <class 'fixtures.batch.Batch'> in output, needed by mine::smooth"
-    assert without_names(one) == without_names("Found <class '__main__.B'> in output, needed by other::op")
-    assert without_names("aten::add failed") != without_names("mine::add failed")
-
-
-@pytest.mark.parametrize(
-    ("expression", "name"),
-    [("int(x)", "int"), ("a.tolist()", "tolist"), ("n > 1 and m", "condition"), ("[x] * n", "BinOp"), ("n >", "")],
-)
-def test_an_expression_is_known_by_its_outermost_operation(expression: str, name: str) -> None:
-    assert outermost_operation(expression) == name
-
-
-SCRIPT = """\
-import math
-import torch
-
-def helper(n):
-    unrelated = n + 1
-    k = n.tolist()
-    for i in k:
-        noise = math.pi
-        int(i)
-    return k
-
-def unused():
-    pass
-
-class M(torch.nn.Module):
-
-    def __init__(self):
-        super().__init__()
-        self.size = 3
-        self.scale = 2
-
-    def forward(self, x, n):
-        y = x * self.scale
-        m = n + self.size
-        helper(m)
-        return y
-M()
-"""
-
-
-def test_slicing_keeps_what_the_failing_line_depends_on_and_nothing_else() -> None:
-    cut = slice_backward(SCRIPT, {25, 9})
-    assert "m = n + self.size" in cut
-    assert "k = n.tolist()" in cut
-    assert "int(i)" in cut
-    for gone in ("unrelated", "noise", "unused", "math", "scale", "return k", "y ="):
-        assert gone not in cut
-    ast.parse(cut)
-
-
-TOWER = """\
-import torch
-
-class Attention(torch.nn.Module):
-    def forward(self, hidden, lengths, scale=1):
-        sizes = [n for n in lengths.tolist()]
-
-class Block(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm = torch.nn.LayerNorm(4)
-        self.attention = Attention()
-
-    def forward(self, hidden, lengths):
-        hidden = hidden + self.attention(self.norm(hidden), lengths=lengths, scale=2)
-        return hidden
-
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = torch.nn.ModuleList([Block()])
-
-    def forward(self, hidden, lengths):
-        hidden = hidden * 2
-        for block in self.blocks:
-            hidden = block(hidden, lengths)
-        return hidden
-torch.export.export(Model(), (torch.ones(3, 4), torch.ones(2)), dynamic_shapes=({0: 3}, None))
-"""
-
-
-def test_a_slice_drops_a_function_of_which_only_a_branch_without_effect_is_left() -> None:
-    inner = "    def inner():\n        if x:\n            pass\n"
-    script = f"def outer(x):\n{inner}    y = inner\n    return x.item()\n\nouter(1)\n"
-    assert slice_backward(script, {6, 8}, {8: "outer(1)"}) == "def outer(x):\n    return x.item()\nouter(1)"
-
-
-def _class_over_two_names() -> type:
-    made, used = int, str
-
-    class Two:
-        def make(self) -> object:
-            return made()
-
-        def use(self) -> object:
-            return used()
-
-    return Two
-
-
-def test_the_names_of_a_class_are_those_that_any_of_its_methods_closes_over() -> None:
-    _, _, names = class_source(_class_over_two_names())
-    assert (names["made"], names["used"]) == (int, str)
-
-
-def test_what_only_other_results_of_a_failing_call_need_goes_at_once() -> None:
-    """The arguments that no function on the stack reads, and what computes them."""
-    calls = {
-        "sizes =": "",
-        "attention(": "self.attention(self.norm(hidden), lengths=lengths, scale=2)",
-        "block(": "block(hidden, lengths)",
-    }
-    cut = TOWER
-    for _ in range(2):
-        lines = {cut[: cut.index(start)].count("\n") + 1: text for start, text in calls.items()}
-        cut = drop_unread_parameters(slice_backward(cut, set(lines), lines))
-    for gone in ("hidden", "norm", "scale", "torch.ones(3, 4)"):
-        assert gone not in cut
-    for left in ("ModuleList([Block()])", "self.attention(lengths=lengths)", "block(lengths)", "(torch.ones(2),)"):
-        assert left in cut
-
-
-CLOSURES = """\
-import torch
-
-def everywhere(row, column):
-    return column <= 3
-
-def where(mask):
-    label = str(mask)
-    def inner(row, column):
-        found = mask[column]
-        return found
-    return inner
-
-def both(*masks):
-    def inner(row, column):
-        for mask in masks:
-            result = mask(row, column)
-        return result
-    return inner
-
-class Model(torch.nn.Module):
-    def forward(self, mask):
-        made = torch.vmap(both(everywhere, where(mask)))(mask, mask)
-        return made + 1
-torch.export.export(Model(), (torch.ones(3),))
-"""
-
-
-def test_a_function_that_made_the_failing_one_still_returns_it_and_one_that_is_handed_on_keeps_its_parameters() -> None:
-    calls = {
-        "found =": "",
-        "result =": "mask(row, column)",
-        "made =": "torch.vmap(both(everywhere, where(mask)))(mask, mask)",
-    }
-    lines = {CLOSURES[: CLOSURES.index(start)].count("\n") + 1: text for start, text in calls.items()}
-    cut = drop_unread_parameters(slice_backward(CLOSURES, set(lines), lines))
-    assert cut.count("return inner") == 2
-    assert "def everywhere(row, column)" in cut
-    for gone in ("return found", "return result", "made ="):
-        assert gone not in cut
-
-
-TABLE = """\
-import functools
-import torch
-
-def chosen(size, scale=1, **rest):
-    return size.tolist()
-
-def other(size, **rest):
-    pass
-
-@functools.lru_cache
-def cached():
-    return 1
-
-class Table(dict):
-    pass
-TABLE: Table = Table(chosen=chosen, other=other)
-
-class Model(torch.nn.Module):
-    def forward(self, x):
-        noise = torch.rand(3)
-        if self.training and noise not in TABLE:
-            pass
-        given = {"size": x, "scale": 2, "noise": noise}
-        if self.training or noise is None:
-            return other(noise)
-        else:
-            return TABLE["chosen"](**given)
-torch.export.export(Model(), (torch.ones(3),))
-"""
-
-
-def test_a_call_through_a_table_names_the_function_that_ran_and_gives_it_what_it_reads() -> None:
-    calls = {"size.tolist": "", "TABLE[": "TABLE['chosen'](**given)"}
-    cut, called = TABLE, "chosen"
-    for _ in range(2):
-        lines = {cut[: cut.index(start)].count("\n") + 1: text for start, text in calls.items()}
-        names = {line: called for line in lines if called and line != min(lines)}
-        cut = drop_unread_parameters(slice_backward(cut, set(lines), lines, names))
-        calls, called = {"size.tolist": "", "chosen(size=": "chosen(size=x)"}, ""
-    assert "def chosen(size):" in cut
-    assert "self, x):\n        chosen(size=x)" in cut
-    for gone in ("TABLE", "other", "given", "noise", "cached", "functools"):
-        assert gone not in cut
-
-
-def test_a_source_without_a_failing_line_keeps_its_statements() -> None:
-    assert "helper(m)" in slice_backward(SCRIPT, set())
-
-
-def test_what_a_cut_function_computes_last_is_its_result_again() -> None:
-    cut = "def f(x):\n    with m:\n        if x:\n            g(x)\n\ndef h(x):\n    y = x\nf(1)"
-    assert return_last_values(cut) == cut.replace("g(x)", "return g(x)")
-
-
-def test_a_loop_gives_what_it_computed_last_and_a_dynamic_size_is_two_or_more() -> None:
-    assert return_last_values("def f(x):\n    for y in x:\n        y(1)") == (
-        "def f(x):\n    for y in x:\n        result = y(1)\n    return result"
-    )
-    call = "torch.export.export(M(), (torch.ones(1, 1), torch.ones(1)), dynamic_shapes={'x': {1: n}, 'y': None})"
-    assert widen_dynamic_sizes(call) == call.replace("1, 1", "1, 2")
-
-
-def test_other_sizes_are_put_into_the_last_statement_alone_and_it_is_offered_unchanged_first() -> None:
-    source = "x = 7\nf(torch.zeros(3), 5)"
-    offered = list(offer_eager_sizes(source))
-    assert all(one.startswith("x = 7\n") for one in offered)
-    assert "x = 7\nf(torch.ones(3), 5)" in offered[:2]
 
 
 def test_verdicts_are_remembered_for_the_same_bug_and_forgotten_for_another(tmp_path: Path) -> None:

@@ -25,7 +25,9 @@ from parts import main_tensor, part_of
 
 OTHERS = tuple(shim for shim in sh.registry() if shim.provider not in ("own", "user"))
 VERSIONS = sh.installed_versions()
-HAS_OD = folder_of("onnx_diagnostic") is not None
+NEEDS_ONNX_DIAGNOSTIC = pytest.mark.skipif(
+    folder_of("onnx_diagnostic") is None, reason="`make long` runs this with onnx-diagnostic"
+)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +136,7 @@ def test_the_preparer_of_transformers_serves_as_well_as_ours(call: ExportCall) -
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not HAS_OD, reason="`make test` calls this with onnx-diagnostic in sight")
+@NEEDS_ONNX_DIAGNOSTIC
 def test_the_attention_of_onnx_diagnostic_agrees_and_leaves_its_op_in_the_graph(call: ExportCall) -> None:
     shims = sh.order_shims([sh.find("precompute-grid"), sh.find("od.Qwen2_5_VLVisionAttention")])
     with sh.apply_shims(shims, call) as given:
@@ -143,7 +145,7 @@ def test_the_attention_of_onnx_diagnostic_agrees_and_leaves_its_op_in_the_graph(
     assert _difference(call, shims) <= 1e-6
 
 
-@pytest.mark.skipif(not HAS_OD, reason="`make test` calls this with onnx-diagnostic in sight")
+@NEEDS_ONNX_DIAGNOSTIC
 def test_one_broken_file_of_onnx_diagnostic_costs_only_itself() -> None:
     with pytest.raises(NotApplicable, match="its file can't be loaded"):
         onnx_diagnostic_patches.load("onnx_diagnostic.torch_export_patches.patches._patch_transformers_idefics")
@@ -153,7 +155,7 @@ def test_one_broken_file_of_onnx_diagnostic_costs_only_itself() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not HAS_OD, reason="`make test` calls this with onnx-diagnostic in sight")
+@NEEDS_ONNX_DIAGNOSTIC
 def test_a_branch_on_a_tensor_is_rewritten_as_cond_by_onnx_diagnostic() -> None:
     from branching import Branching
 
@@ -167,7 +169,7 @@ def test_a_branch_on_a_tensor_is_rewritten_as_cond_by_onnx_diagnostic() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not HAS_OD, reason="`make test` calls this with onnx-diagnostic in sight")
+@NEEDS_ONNX_DIAGNOSTIC
 def test_a_shim_of_onnx_diagnostic_works_where_it_was_carried_and_exportdoctor_is_not_there(tmp_path: Path) -> None:
     about = ModuleHeader(title="x", part="default", made_by="exportdoctor export x", versions={})
     (tmp_path / "cure.py").write_text(shims_module([sh.find("od.rewrite-control-flow")], about))

@@ -374,9 +374,8 @@ def test_a_configuration_that_transformers_refuses_is_the_targets_fault(
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_gpu_that_is_not_there_is_said_so() -> None:
-    if torch.cuda.is_available():
-        pytest.skip("this machine has one")
     with pytest.raises(UsageError, match="is not available to torch"):
         built(TINY, device="cuda")
 

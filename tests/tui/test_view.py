@@ -157,7 +157,7 @@ def test_what_fails_in_a_cured_part_is_marked_cured_and_still_says_where_it_fail
     assert not any("✗ model" in line or "✗ blocks" in line for line in text)
 
 
-def test_an_attempt_on_the_twin_is_told_in_the_words_of_its_part() -> None:
+def test_an_attempt_on_the_small_model_is_told_in_the_words_of_its_part() -> None:
     plain = Probe(part="full", fqn="", shims=("a", "b"))
     tried = running_attempt(replace_struct(plain, part=f"full{SMALL_MODEL}"), 7, 1.0)
     assert (tried.part, tried.how, tried.cures) == ("full", "with a + b, on a small model", True)
