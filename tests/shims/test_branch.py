@@ -52,9 +52,9 @@ from branching_models import (
     with_forward_of_its_own,
 )
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
-from exportdoctor.shims.rules.arm_choice import ArmChoices
-from exportdoctor.shims.rules.code_swap import all_code
-from exportdoctor.shims.rules.own_tensors import write_counters_as_bindings
+from exportdoctor.shims.rules.branches.arm_choice import ArmChoices
+from exportdoctor.shims.rules.code.code_swap import all_code
+from exportdoctor.shims.rules.loops.own_tensors import write_counters_as_bindings
 from exportdoctor.targets.factory.factory_file import import_factory_file
 from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.describe.python_frames import is_user_frame, tracebacks

@@ -17,8 +17,8 @@ from torch.export import Dim
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
 from exportdoctor.shims.own.float_minus_integers import subtract_promoted
 from exportdoctor.shims.own.max_pool_1d import pool_as_2d
-from exportdoctor.shims.rules.counted_loops import steps_of
-from exportdoctor.shims.rules.tensor_lengths import length_of
+from exportdoctor.shims.rules.loops.counted_loops import steps_of
+from exportdoctor.shims.rules.numbers.tensor_lengths import length_of
 
 
 class Windows(nn.Module):

@@ -19,10 +19,10 @@ from torch.export import Dim
 import hoisted_models
 from exportdoctor.export.shims_module import ModuleHeader, shims_module
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
-from exportdoctor.shims.rules.call_stand_in import stand_in
-from exportdoctor.shims.rules.clean_call_search import find_hoisted_calls
-from exportdoctor.shims.rules.clean_calls import record_calls
-from exportdoctor.shims.rules.hoisted_results import HoistedCall
+from exportdoctor.shims.rules.hoisting.call_stand_in import stand_in
+from exportdoctor.shims.rules.hoisting.clean_call_search import find_hoisted_calls
+from exportdoctor.shims.rules.hoisting.clean_calls import record_calls
+from exportdoctor.shims.rules.hoisting.hoisted_results import HoistedCall
 from hoisted_models import (
     FREE,
     MADE,

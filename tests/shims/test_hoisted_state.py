@@ -17,7 +17,7 @@ from torch.export import Dim
 
 from exportdoctor.export.shims_module import ModuleHeader, shims_module
 from exportdoctor.shims import ExportCall, apply_shims, export_program, find
-from exportdoctor.shims.rules.hoisted_state import watch_names
+from exportdoctor.shims.rules.hoisting.hoisted_state import watch_names
 
 _FREE = {0: Dim.DYNAMIC}
 LIMITS = {"seen": 0}

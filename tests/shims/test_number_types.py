@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from exportdoctor.shims import ExportCall, apply_shims, export_program, find
-from exportdoctor.shims.rules.number_types import is_instance
+from exportdoctor.shims.rules.code.number_types import is_instance
 
 _FREE = {0: Dim.DYNAMIC}
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
-from exportdoctor.shims.rules.clean_call_search import find_hoisted_calls
+from exportdoctor.shims.rules.hoisting.clean_call_search import find_hoisted_calls
 from shim_cases import grids
 
 _PATCHES = {0: Dim.DYNAMIC}

@@ -19,8 +19,8 @@ from torch.nn.utils import parametrize
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import ModelOutput
 
-from exportdoctor.shims.rules.pure_callees import makes_record
-from exportdoctor.shims.rules.pure_code import Purity
+from exportdoctor.shims.rules.code.pure_callees import makes_record
+from exportdoctor.shims.rules.code.pure_code import Purity
 from strict_state import Counter
 
 

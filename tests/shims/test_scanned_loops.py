@@ -19,11 +19,11 @@ from torch.export import Dim
 
 from exportdoctor.shims import ExportCall, apply_shims, export_program, find
 from exportdoctor.shims.record import NotApplicable
-from exportdoctor.shims.rules import scanned_loops
-from exportdoctor.shims.rules.loop_code import APPLIES, BEGINS, SCAN
-from exportdoctor.shims.rules.loop_rewrite import LoopRewrite
-from exportdoctor.shims.rules.observed_rewrite import UNBOUND
-from exportdoctor.shims.rules.pure_code import Purity
+from exportdoctor.shims.rules.code.observed_rewrite import UNBOUND
+from exportdoctor.shims.rules.code.pure_code import Purity
+from exportdoctor.shims.rules.loops import scanned_loops
+from exportdoctor.shims.rules.loops.loop_code import APPLIES, BEGINS, SCAN
+from exportdoctor.shims.rules.loops.loop_rewrite import LoopRewrite
 from loop_texts import ATTACKS, FIRST, LAST, REFUSED, RESULTS, ROWS, STATEMENTS
 from scan_steps import RowsDiffer, check_any_length, refused_lengths, run_in_turn
 from scanned_models import (

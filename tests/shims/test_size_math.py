@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, find
-from exportdoctor.shims.rules import size_math
+from exportdoctor.shims.rules.numbers import size_math
 
 SHIM, NUMPY = find("math-of-sizes"), find("numpy-of-sizes")
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find, order_shims
-from exportdoctor.shims.rules.ratios import Ratio, compute, truncate
+from exportdoctor.shims.rules.numbers.ratios import Ratio, compute, truncate
 
 SHIM = find("sizes-from-buffers")
 

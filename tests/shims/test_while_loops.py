@@ -19,11 +19,11 @@ from torch.export import Dim
 import while_stories
 from exportdoctor.shims import ExportCall, apply_shims, export_program, find
 from exportdoctor.shims.record import NotApplicable
-from exportdoctor.shims.rules.arm_watch import Unmergeable
-from exportdoctor.shims.rules.pure_code import Purity
-from exportdoctor.shims.rules.step_choices import StepChoices, choose
-from exportdoctor.shims.rules.while_loops import WhileLoops
-from exportdoctor.shims.rules.while_rewrite import WhileRewrite
+from exportdoctor.shims.rules.branches.arm_watch import Unmergeable
+from exportdoctor.shims.rules.code.pure_code import Purity
+from exportdoctor.shims.rules.loops.step_choices import StepChoices, choose
+from exportdoctor.shims.rules.loops.while_loops import WhileLoops
+from exportdoctor.shims.rules.loops.while_rewrite import WhileRewrite
 from exportdoctor.targets.factory.factory_file import import_factory_file
 from exportdoctor.worker.translate.onnx_session import OnnxSession
 

@@ -13,7 +13,7 @@ from torch.export import Dim
 
 from exportdoctor.cli.main import run
 from exportdoctor.shims import ExportCall
-from exportdoctor.shims.rules.number_types import symbolic_numbers
+from exportdoctor.shims.rules.code.number_types import symbolic_numbers
 from exportdoctor.worker.prove.read_texts import watch_texts
 
 TABLE = {"16": 3.0}

@@ -12,7 +12,8 @@ from exportdoctor.shims.own import OWN
 from exportdoctor.shims.own.frozen import static_axis
 from exportdoctor.shims.providers import onnx_diagnostic, transformers_exporters, user
 from exportdoctor.shims.record import SOUNDNESS, Shim
-from exportdoctor.shims.rules import hoist, switches
+from exportdoctor.shims.rules import switches
+from exportdoctor.shims.rules.hoisting import hoist
 
 _VERSIONED = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "onnx-diagnostic", "scipy", "optree")
 

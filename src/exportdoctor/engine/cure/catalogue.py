@@ -15,7 +15,7 @@ from exportdoctor.core.records.outcome import Failure, Outcome
 from exportdoctor.core.run.report import Step
 from exportdoctor.shims import SOUNDNESS, Shim, candidates, conflicts_with, order_shims, seen_in_failure
 from exportdoctor.shims.own.frozen import static_axis
-from exportdoctor.shims.rules import hoist
+from exportdoctor.shims.rules.hoisting import hoist
 
 Ids = tuple[str, ...]
 _PRECONDITION, _SPECIALISED = SOUNDNESS.index("precondition"), SOUNDNESS.index("specialised")

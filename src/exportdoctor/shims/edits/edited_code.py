@@ -13,7 +13,7 @@ from typing import Any
 from exportdoctor.shims.edits.source_text import changed_function
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Shim
-from exportdoctor.shims.rules.code_swap import compile_for, inside_decorators, swap_code
+from exportdoctor.shims.rules.code.code_swap import compile_for, inside_decorators, swap_code
 
 
 def edit_shim(*, id: str, title: str, file: str, before: str, after: str) -> Shim:

@@ -40,22 +40,17 @@ from exportdoctor.shims.own import (
     tensor_comparisons,
     vision_geometry,
 )
-from exportdoctor.shims.rules import (
-    branch,
+from exportdoctor.shims.rules import joined_split
+from exportdoctor.shims.rules.branches import branch, empty_shortcuts, example_branches
+from exportdoctor.shims.rules.hoisting import hoist, hoisted_reads
+from exportdoctor.shims.rules.loops import counted_loops, scanned_loops, while_loops
+from exportdoctor.shims.rules.numbers import (
     cached_functions,
-    counted_loops,
-    empty_shortcuts,
-    example_branches,
-    hoist,
-    hoisted_reads,
-    joined_split,
-    scanned_loops,
     size_math,
     sizes_from_buffers,
     sizes_from_one,
     tensor_lengths,
     tensor_numbers,
-    while_loops,
 )
 
 OWN = (

@@ -10,7 +10,7 @@ from exportdoctor.core.patch_attribute import patch_attribute, patch_item
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import Replacement, Shim
-from exportdoctor.shims.rules.code_swap import user_functions
+from exportdoctor.shims.rules.code.code_swap import user_functions
 
 
 def _with_mask(attend: Callable[..., Any]) -> Callable[..., Any]:

@@ -22,8 +22,8 @@ from exportdoctor.shims.caught_exceptions import find_catcher, stack_lines
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
-from exportdoctor.shims.rules.code_swap import all_code, rewrite_code, swap_code, user_functions
-from exportdoctor.shims.rules.number_types import symbolic_numbers
+from exportdoctor.shims.rules.code.code_swap import all_code, rewrite_code, swap_code, user_functions
+from exportdoctor.shims.rules.code.number_types import symbolic_numbers
 from exportdoctor.torch_internals.shape_env import has_unbacked_size
 
 _FAILS, _COMPARE, _NEGATE, _COMBINE = (

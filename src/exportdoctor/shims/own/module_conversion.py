@@ -17,7 +17,7 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rewriting import rewrite_source
-from exportdoctor.shims.rules.code_swap import rewrite_code, swap_code
+from exportdoctor.shims.rules.code.code_swap import rewrite_code, swap_code
 
 _PLAIN, _CONVERTS = "self._apply(convert)", "_exportdoctor_converts_as_torch"
 _IF_OTHER = ast.parse(

@@ -16,7 +16,7 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.own.recurrent_modules import computes_as_torch, recurrent_kinds, run_recurrent
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
-from exportdoctor.shims.rules.code_swap import all_code, swap_code, user_functions
+from exportdoctor.shims.rules.code.code_swap import all_code, swap_code, user_functions
 
 if TYPE_CHECKING:
     from torch import Tensor

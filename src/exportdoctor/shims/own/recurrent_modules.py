@@ -15,7 +15,7 @@ from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
-from exportdoctor.shims.rules.scanned_loops import scan
+from exportdoctor.shims.rules.loops.scanned_loops import scan
 from exportdoctor.torch_internals.module_proxies import original_module, state_id
 
 if TYPE_CHECKING:

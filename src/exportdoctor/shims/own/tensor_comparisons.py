@@ -15,7 +15,7 @@ from exportdoctor.shims.eager_run import run_copy
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.function_stand_ins import stand_in_for_functions
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
-from exportdoctor.shims.rules.number_types import asks_for_type, symbolic_numbers
+from exportdoctor.shims.rules.code.number_types import asks_for_type, symbolic_numbers
 
 _LOADS = frozenset({"LOAD_CONST", "LOAD_COMMON_CONSTANT"})
 

@@ -18,7 +18,7 @@ from exportdoctor.shims.caught_exceptions import find_catcher, stack_lines
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
-from exportdoctor.shims.rules.code_swap import compile_for, definition_of, inside_decorators, swap_code
+from exportdoctor.shims.rules.code.code_swap import compile_for, definition_of, inside_decorators, swap_code
 
 _NAME, _READ, _MAP, _LIST = "_split_to_join", "_lengths_to_split", "_map_to_join", "_list_to_join"
 _ROWS = (

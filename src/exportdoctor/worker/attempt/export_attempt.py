@@ -413,8 +413,8 @@ def _outside_inference(call: Call) -> Call:
     gradients, torch refuses these wherever they are used, and an export of the submodule is given others."""
     copies: dict[int, torch.Tensor] = {}
 
-    def copied(tensor: torch.Tensor) -> torch.Tensor:
+    def copy_of(tensor: torch.Tensor) -> torch.Tensor:
         return copies.setdefault(id(tensor), tensor.clone()) if tensor.is_inference() else tensor
 
-    args, kwargs = tree_map_only(torch.Tensor, copied, (call.args, call.kwargs))
+    args, kwargs = tree_map_only(torch.Tensor, copy_of, (call.args, call.kwargs))
     return dataclasses.replace(call, args=args, kwargs=kwargs) if copies else call

@@ -17,7 +17,7 @@ import torch
 from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.report.wording.export import text_of_number
-from exportdoctor.shims.rules.number_types import is_in_message
+from exportdoctor.shims.rules.code.number_types import is_in_message
 
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 

@@ -1,0 +1,1 @@
+"""Branches on the values of tensors."""

@@ -1,0 +1,418 @@
+"""What code with merged branches calls: an arm by its condition, both arms and `torch.where`, or `torch.cond`.
+
+`torch.where` computes both arms, `torch.cond` only the one that is taken. The latter is used where an arm may refuse
+values for which it is not taken: that is observed in eager runs, in which both arms of every branch are computed. Where
+torch does not take such arms, the shim does not apply, and `refused` says so.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from exportdoctor.shims.record import NotApplicable
+from exportdoctor.shims.rules.branches.arm_watch import Unmergeable, reachable, watch_arm
+from exportdoctor.shims.rules.branches.arm_writes import COPY, WRITE_BACK, WRITTEN, is_copy
+from exportdoctor.shims.rules.branches.chosen_numbers import choose_number
+from exportdoctor.shims.rules.code.later_writes import LaterWrites
+from exportdoctor.shims.rules.code.observed_rewrite import UNBOUND, ObservedRewrite, value_of
+from exportdoctor.targets.eager import storage_id
+from exportdoctor.torch_internals.loop_operators import python_builtins
+from exportdoctor.torch_internals.shape_env import has_unbacked_size, same_sizes
+from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
+
+CHOOSE, VALUE, BOTH, EITHER, NOT = "_choose_arm", "_value_of", "_both_hold", "_either_holds", "_does_not_hold"
+NUMBER, EQUAL, ANY, ALL, WITHIN = "_number_of", "_all_equal", "_any_holds", "_all_hold", "_is_within"
+"""The names by which the code calls them."""
+
+_LARGEST_EXACT = 2**53
+_NOTHING = object()
+"""What an arm gave that raised."""
+
+
+@dataclass
+class _Branch:
+    """What was observed of one: whether an arm may refuse values, and how its results are laid out.
+
+    `layout` is the one of all results that were seen; None where there are several, or they are not tensors alone.
+    `arms` are those of which any was seen, 0 and 1. `unmergeable` says what an arm does that nobody may do unasked.
+    """
+
+    refuses: bool = False
+    layout: Any = None
+    seen: list[Any] = field(default_factory=list)
+    arms: set[int] = field(default_factory=set)
+    unmergeable: str = ""
+
+    def note(self, arm: int, value: Any) -> None:
+        """The layout of an arm's result."""
+        self.arms.add(arm)
+        self.seen.append(_layout_of(value))
+        self.layout = self.seen[0] if all(one == self.seen[0] for one in self.seen) else None
+
+
+@dataclass
+class ArmChoices(ObservedRewrite):
+    """The functions that the code calls, and what was observed of each branch, by its name."""
+
+    writes: LaterWrites = field(
+        default_factory=lambda: LaterWrites(
+            "branch", "that a branch on values has chosen, or was chosen from", operator="cond"
+        )
+    )
+    """Tensors that a choice may have a copy of, or that are such a copy."""
+    branches: dict[str, _Branch] = field(default_factory=dict)
+    watches: list[Any] = field(default_factory=list)
+    """Those of the arms that run now; None for one of `torch.cond`."""
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """What the names mean in the code."""
+        return {CHOOSE: self.choose, VALUE: value_of, BOTH: both_hold, EITHER: either_holds, NOT: does_not_hold,
+                NUMBER: number_of, EQUAL: all_equal, ANY: any_holds, ALL: all_hold, WITHIN: is_within,
+                WRITTEN: value_to_write, COPY: self.copy_to_write, WRITE_BACK: self.write_back}  # fmt: skip
+
+    def choose(
+        self,
+        branch: str,
+        condition: Any,
+        then: Callable[..., Any],
+        other: Callable[..., Any],
+        *before: Any,
+        asked: Callable[[], Any] | None = None,
+    ) -> Any:
+        """The result of the arm that the condition says, also where only a run of the program can tell.
+
+        Where the arms cannot be merged, `asked`, the condition as it was written, fails where it did.
+        """
+        if self.observing:
+            return self._observe(branch, condition, then, other, before)
+        if not _is_open(condition):
+            return then(*before) if condition else other(*before)
+        known = self.branches.get(branch)
+        if known is not None and known.unmergeable:
+            return self._as_before(condition, then, other, before, asked)
+        chosen = _as_truth(condition)
+        if known is not None and (known.refuses or (known.layout is not None and _is_traced_by_dynamo())):
+            return self._by_cond(branch, chosen, then, other, before, known)
+        watches = [watch_arm(self.codes, calls=known is None) for _ in range(2)]
+        try:
+            results = [self._run(watch, arm, before) for watch, arm in zip(watches, (then, other), strict=True)]
+            if any(watch.refuses for watch in watches):
+                raise self._refuse(branch, "no eager run came there")
+            found = _merge(chosen, *results)
+        except Unmergeable:
+            return self._as_before(condition, then, other, before, asked)
+        self._remember(watches, results, found)
+        return found
+
+    def _run(self, watch: Any, arm: Callable[..., Any], before: tuple[Any, ...]) -> Any:
+        self.watches.append(watch)
+        try:
+            return watch.run(arm, before)
+        finally:
+            self.watches.pop()
+
+    def copy_to_write(self, value: Any) -> Any:
+        """A copy of a tensor, list or dict that an arm writes into, where both arms run to be chosen between; the value
+        itself otherwise, and where it is a number.
+
+        Raises Unmergeable for another object.
+        """
+        import torch
+
+        is_number = isinstance(value, int | float | complex | torch.SymInt | torch.SymFloat | torch.SymBool)
+        if not self.watches or is_number or value is UNBOUND:
+            return value
+        watch = self.watches[-1]
+        if isinstance(value, torch.Tensor):
+            return value.clone() if watch is None else watch.copy(value)
+        if watch is None or type(value) not in (list, dict):
+            raise Unmergeable("an arm writes into an object")
+        return watch.copy_container(value)
+
+    def write_back(self, read: Callable[[], Any], written: Any) -> Any:
+        """The tensor, list or dict that `read` gives, with what its copy holds; a number in place of another one."""
+        import torch
+
+        value = written if written is UNBOUND else read()
+        if value is written:
+            return written
+        if isinstance(value, list):
+            value[:] = written
+        elif isinstance(value, dict):
+            value.update(written)
+        if not isinstance(value, torch.Tensor):
+            return value if isinstance(value, list | dict) else written
+        if self.watches and self.watches[-1] is not None:
+            self.watches[-1].end_copy(value)
+        return value.copy_(written)
+
+    def _as_before(self, condition: Any, then: Any, other: Any, before: tuple[Any, ...], asked: Any) -> Any:
+        return then(*before) if (condition if asked is None else asked()) else other(*before)
+
+    def _remember(self, watches: Sequence[Any], results: Sequence[Any], found: Any) -> None:
+        """What is chosen is a copy. A later write to it, or to what it was chosen from, is to be noticed where another
+        name may lead to the other."""
+        left, right, merged = (tree_flatten(value)[0] for value in (*results, found))
+        is_new = [watch.new_ones(result) for watch, result in zip(watches, results, strict=True)]
+        for one, other, chosen in zip(left, right, merged, strict=True) if len(left) == len(right) else ():
+            if chosen is not one and chosen is not other and not (id(one) in is_new[0] and id(other) in is_new[1]):
+                self.writes.keep(one, other, chosen)
+        if len(left) != len(right):  # a name that one arm does not bind
+            known = {id(leaf) for leaf in (*left, *right)}
+            self.writes.keep(*left, *right, *(leaf for leaf in merged if id(leaf) not in known))
+
+    def _by_cond(self, branch: str, chosen: Any, then: Any, other: Any, before: tuple[Any, ...], known: _Branch) -> Any:
+        """The results by `torch.cond`, whose arms return tensors alone, of equal strides, that no input shares.
+
+        Raises NotApplicable, and notes it in `refused`, where torch does not take the arms.
+        """
+        import torch
+
+        layout, unseen = known.layout, len(known.arms) < 2
+        given = before if _is_traced_by_dynamo() else _without_shared_memory(then, other, before)
+
+        def tensors(arm: Any) -> tuple[Any, ...]:
+            leaves, own = tree_flatten(arm(*given))
+            if unseen and own != layout:  # no eager run could compute it
+                raise Unmergeable("the arms give results of other structure")
+            return tuple(leaf.clone(memory_format=torch.contiguous_format) for leaf in leaves)
+
+        why = "their results are not laid out in one way"
+        if layout is not None:
+            try:
+                with python_builtins(), self._in_cond():
+                    found = torch.cond(chosen, lambda: tensors(then), lambda: tensors(other), ())
+            except Exception as error:
+                why = f"torch.cond does not take them: {type(error).__name__}: {' '.join(str(error).split()):.300}"
+            else:
+                if not _is_traced_by_dynamo():
+                    self.writes.keep(*found, *_not_copied(then, other, before))
+                return tree_unflatten(found, layout)
+        raise self._refuse(branch, why)
+
+    @contextmanager
+    def _in_cond(self) -> Iterator[None]:
+        if _is_traced_by_dynamo():  # which lets no arm note anything; the arm around it did
+            yield
+            return
+        self.watches.append(None)
+        try:
+            yield
+        finally:
+            self.watches.pop()
+
+    def _refuse(self, branch: str, why: str) -> NotApplicable:
+        return self.refuse(f"an arm of {branch} may refuse values for which it is not taken, and {why}")
+
+    def _observe(self, branch: str, condition: Any, then: Any, other: Any, before: tuple[Any, ...]) -> Any:
+        known, results = self.branches.setdefault(branch, _Branch()), []
+        for arm in (then, other):
+            watch = watch_arm(self.codes, calls=True)
+            try:
+                results.append(self._run(watch, arm, before))
+            except Unmergeable as error:
+                results.append(_NOTHING)
+                known.unmergeable = str(error)
+            except Exception:
+                results.append(_NOTHING)
+                known.refuses = True
+                if watch.copied:
+                    known.unmergeable = "an arm that writes into tensors fails where it is not taken"
+            known.refuses |= watch.refuses
+        for place, value in enumerate(results):
+            if value is not _NOTHING:
+                known.note(place, value)
+        try:
+            holds = bool(condition)
+        except Exception:  # without values both arms are seen nevertheless
+            return _merge(_as_truth(condition), *results)
+        taken, left = results if holds else results[::-1]
+        known.refuses |= _has_nan(left) and not _has_nan(taken)
+        return (then if holds else other)(*before) if taken is _NOTHING else taken
+
+
+def value_to_write(read: Callable[[], Any]) -> Any:
+    """What `read` gives, or a mark where there is no such name or attribute."""
+    try:
+        return value_of(read)
+    except AttributeError:
+        return UNBOUND
+
+
+def _not_copied(then: Callable[..., Any], other: Callable[..., Any], before: tuple[Any, ...]) -> list[Any]:
+    """The values that the arms can reach, without those of which they write into a copy: these are written back."""
+    names = then.__code__.co_varnames[: then.__code__.co_argcount]
+    copied = {storage_id(one) for name, one in zip(names, before, strict=False) if is_copy(name) and _is_tensor(one)}
+    values = tree_flatten((*before, *reachable(then), *reachable(other)))[0]
+    return [one for one in values if _is_tensor(one) and storage_id(one) not in copied]
+
+
+def _without_shared_memory(
+    then: Callable[..., Any], other: Callable[..., Any], before: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """What the arms are given, with copies of tensors that share memory with another one: torch.cond takes none."""
+    values = [one for one in tree_flatten((*before, *reachable(then), *reachable(other)))[0] if _is_tensor(one)]
+    count = Counter(storage_id(one) for one in {id(value): value for value in values}.values())
+    return tuple(one.clone() if _is_tensor(one) and count[storage_id(one)] > 1 else one for one in before)
+
+
+def _is_traced_by_dynamo() -> bool:
+    """Whether this runs inside an arm of `torch.cond` or in a strict export, which take no function mode."""
+    import torch
+
+    return torch.compiler.is_dynamo_compiling()
+
+
+def _layout_of(value: Any) -> Any:
+    leaves, layout = tree_flatten(value)
+    return layout if leaves and all(map(_is_tensor, leaves)) else None
+
+
+def _has_nan(value: Any) -> bool:
+    return any(bool(leaf.isnan().any()) for leaf in tree_flatten(value)[0] if _is_tensor(leaf))
+
+
+def _is_tensor(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor)
+
+
+# --- conditions
+
+
+def both_hold(one: Any, other: Callable[[], Any]) -> Any:
+    """`one and other()`."""
+    return _as_truth(one) & _as_truth(other()) if _is_open(one) else one and other()
+
+
+def either_holds(one: Any, other: Callable[[], Any]) -> Any:
+    """`one or other()`."""
+    return _as_truth(one) | _as_truth(other()) if _is_open(one) else one or other()
+
+
+def does_not_hold(value: Any) -> Any:
+    """`not value`."""
+    return ~_as_truth(value) if _is_open(value) else not value
+
+
+def any_holds(function: Callable[..., Any], values: Callable[[], Any], plain: Callable[[], Any]) -> Any:
+    """`any(values())`, with tensors kept as tensors; of `plain()` where the code calls something else `any`."""
+    return _some_hold(values()) if function is builtins.any else function(plain())
+
+
+def all_hold(function: Callable[..., Any], values: Callable[[], Any], plain: Callable[[], Any]) -> Any:
+    """`all(values())`, with tensors kept as tensors; of `plain()` where the code calls something else `all`."""
+    if function is not builtins.all:
+        return function(plain())
+    return does_not_hold(_some_hold(map(does_not_hold, values())))
+
+
+def _some_hold(values: Iterable[Any]) -> Any:
+    found: Any = False
+    for value in values:
+        found = _as_truth(found) | _as_truth(value) if _is_open(found) or _is_open(value) else bool(value)
+        if found is True:
+            break
+    return found
+
+
+def is_within(value: Any, container: Any) -> Any:
+    """`value in container`."""
+    import torch
+
+    if isinstance(value, torch.SymBool):  # torch finds it unequal to every number
+        value = torch.sym_ite(value, 1, 0)
+    compared = (torch.Tensor, int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool)
+    if isinstance(container, torch.Tensor) and _is_open(container) and isinstance(value, compared):
+        return torch.eq(container, value).any()  # type: ignore[arg-type]
+    of_numbers = isinstance(container, set | frozenset | dict) and not isinstance(value, torch.Tensor)
+    if _is_open(value) and (isinstance(container, list | tuple) or of_numbers):
+        return _some_hold(value is one or value == one for one in container)
+    return value in container
+
+
+def number_of(value: Any, is_read: bool, other: Callable[[], Any], both: bool) -> Any:
+    """A side of a comparison with `other` in which `.item()` reads a number, this one if `is_read`, or `both`. The
+    comparison must give what that of Python's numbers of 64 bits gives; a tensor would make another number one of its
+    own dtype, and does where it is compared with a float that is read. A whole number that is compared with a float
+    becomes one: the program asserts that it can be one."""
+    import torch
+
+    exporting = torch.compiler.is_exporting()
+    if not is_read:
+        return torch.scalar_tensor(value, dtype=torch.float64) if type(value) is float and exporting else value
+    if not exporting or not _is_tensor(value) or value.is_complex() or value.dtype is torch.uint64:
+        return value.item()
+    beside = other()
+    if value.is_floating_point():
+        compared = torch.result_type(beside, 1.0) if _is_tensor(beside) and not both else torch.float64
+        return value.reshape(()).to(compared)
+    number = value.reshape(()).to(torch.int64)
+    if isinstance(beside, float | torch.SymFloat) or (_is_tensor(beside) and beside.is_floating_point()):
+        exact = (number <= _LARGEST_EXACT) & (number >= -_LARGEST_EXACT)
+        torch.ops.aten._assert_async.msg(exact, "a whole number beyond 2**53 is compared with a float")
+    return number
+
+
+def all_equal(one: Any, other: Any) -> Any:
+    """`torch.equal(one, other)`, as a tensor where only a run of the program can tell."""
+    import torch
+
+    open_ = _is_open(one) and _is_open(other)
+    alike = open_ and one.dtype == other.dtype and one.device == other.device and same_sizes(one, other)
+    return (one == other).all() if alike else torch.equal(one, other)
+
+
+def _is_open(value: Any) -> bool:
+    """Whether only a run of the program knows it."""
+    import torch
+
+    if isinstance(value, torch.SymBool | torch.SymInt | torch.SymFloat):
+        return has_unbacked_size(value)
+    return isinstance(value, torch.Tensor) and torch.compiler.is_exporting()
+
+
+def _as_truth(value: Any) -> Any:
+    """A condition as a tensor, bool ()."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.reshape(()).to(torch.bool)
+    if isinstance(value, torch.SymBool):
+        return torch.scalar_tensor(torch.sym_ite(value, 1, 0), dtype=torch.int64) != 0
+    if isinstance(value, torch.SymInt | torch.SymFloat):
+        number: Any = value
+        return torch.scalar_tensor(number) != 0
+    return torch.full((), bool(value))
+
+
+def _merge(chosen: Any, one: Any, other: Any) -> Any:
+    import torch
+
+    if one is other or other is UNBOUND:  # the arm that does not bind a name leads nowhere that reads it
+        return one
+    if one is UNBOUND:
+        return other
+    (left, layout), (right, same) = tree_flatten(one), tree_flatten(other)
+    if layout != same and type(one) is tuple and type(other) is tuple and len(one) == len(other):
+        return tuple(_merge(chosen, *pair) for pair in zip(one, other, strict=True))  # one may bind fewer names
+    if layout != same:
+        raise Unmergeable("the arms give results of other structure")
+    if len(left) == 1 and left[0] is one:
+        if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+            return choose_number(chosen, one, other)
+        return torch.where(chosen, *_alike(one, other))
+    return tree_unflatten([_merge(chosen, a, b) for a, b in zip(left, right, strict=True)], layout)
+
+
+def _alike(one: Any, other: Any) -> tuple[Any, Any]:
+    if not same_sizes(one, other) or one.dtype != other.dtype or one.device != other.device:
+        raise Unmergeable("the arms give tensors of other sizes or dtypes")
+    return one, other

@@ -1,0 +1,62 @@
+"""Chooses between two plain numbers in the program: the result is a number again, which only a run of it knows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from exportdoctor.shims.rules.branches.arm_watch import Unmergeable
+from exportdoctor.torch_internals.shape_env import is_surely
+
+_LARGEST = 2**63
+
+
+def choose_number(chosen: Any, one: Any, other: Any) -> Any:
+    """The one that the tensor `chosen`, bool (), says: as Python's own number, so that it is promoted as one.
+
+    Raises Unmergeable where they are no numbers of one type. Of two whole numbers the program knows the range.
+    """
+    import torch
+
+    if _is_same(one, other):
+        return one
+    kinds = {bool: torch.bool, torch.SymBool: torch.bool, int: torch.int64, torch.SymInt: torch.int64,
+             float: torch.float64, torch.SymFloat: torch.float64}  # fmt: skip
+    dtypes = [kinds.get(type(value)) for value in (one, other)]
+    if dtypes[0] is None or dtypes[0] is not dtypes[1] or not all(map(_fits, (one, other))):
+        raise Unmergeable(f"the arms give {one!r:.40} and {other!r:.40}")
+    left, right = (_as_tensor(value, dtypes[0], chosen.device) for value in (one, other))
+    number = torch.where(chosen, left, right).item()
+    if dtypes[0] is torch.int64:
+        _state_range(number, one, other)
+    return number
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether they are one plain value; 0.0 and -0.0 are two."""
+    plain = type(one) is type(other) and isinstance(one, bool | int | float | str | type(None))
+    return plain and one == other and (not isinstance(one, float) or math.copysign(1, one) == math.copysign(1, other))
+
+
+def _fits(number: Any) -> bool:
+    """Whether it is no whole number of more than 64 bits."""
+    return not isinstance(number, int) or -_LARGEST <= number < _LARGEST
+
+
+def _as_tensor(number: Any, dtype: Any, device: Any) -> Any:
+    import torch
+
+    if isinstance(number, torch.SymBool):
+        return torch.scalar_tensor(torch.sym_ite(number, 1, 0), dtype=torch.int64, device=device) != 0
+    return torch.full((), number, dtype=dtype, device=device)
+
+
+def _state_range(number: Any, one: Any, other: Any) -> None:
+    """Tell torch what follows from the two: so it may be a size."""
+    import torch
+
+    if type(one) is int and type(other) is int:
+        torch._check(number >= min(one, other))
+        torch._check(number <= max(one, other))
+    elif all(is_surely(value >= 0) for value in (one, other)):
+        torch._check(number >= 0)

@@ -1,0 +1,1 @@
+"""Loops over rows, loops that a value ends, and loops over ranges."""

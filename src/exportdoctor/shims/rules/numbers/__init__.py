@@ -1,0 +1,1 @@
+"""Sizes and numbers that Python would take for fixed ones."""
