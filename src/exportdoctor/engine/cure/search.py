@@ -8,7 +8,7 @@ found; it is reduced to one that needs each shim.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -21,7 +21,7 @@ from exportdoctor.core.failure.kinds import SIZES_REFUSED
 from exportdoctor.core.records.outcome import Failure, Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run.report import Prescription
-from exportdoctor.engine.cure.alternatives import find_alternatives
+from exportdoctor.engine.cure.alternatives import AlternativeSearch
 from exportdoctor.engine.cure.catalogue import CandidateQueue, Chain, Ids, ShimCatalogue, ShimSet
 from exportdoctor.engine.cure.prescription import prescription_of
 from exportdoctor.engine.cure.trial import (
@@ -109,18 +109,8 @@ class CureSearch:
         if found.outcome.numbers:
             yield Prefetch(((large if large.values else target).ground,))
         if target.values and (self.alternatives or not self._catalogue.is_sound(found.shims, found.outcome)):
-            self.cures = yield from find_alternatives(
-                found,
-                self._catalogue,
-                self.trials,
-                partial(self._try, target),
-                probe_of=target.with_shims,
-                ahead=lambda shims: Prefetch((confirm(shims),) if confirm is not None else ()),
-                look_ahead=lambda probes: Lookahead(self.root.part, tuple(probes)),
-                confirm_ahead=lambda shims: Lookahead(
-                    self.root.part, (target.with_shims(shims), self._at_full_size(large, shims)) if shims else ()
-                ),
-            )
+            prober = _TargetProber(self, target, large)
+            self.cures = yield from AlternativeSearch(found, self._catalogue, self.trials, prober).steps()
         if small is not None:
             self.cures = yield from self._confirm(large, small, self.cures)
         yield Lookahead(self.root.part)
@@ -386,6 +376,32 @@ class CureSearch:
 
     def _same(self, one: Outcome, other: Outcome) -> bool:
         return same_failure(one, other, exporter=self.root.exporter)
+
+
+@dataclass(frozen=True)
+class _TargetProber:
+    """Asks for alternatives on `target`; `large` is the part itself."""
+
+    search: CureSearch
+    target: SearchTarget
+    large: SearchTarget
+
+    def probe_of(self, shims: Ids, *, proved: bool) -> Probe:
+        return self.target.with_shims(shims, proved=proved)
+
+    def try_set(self, shims: Ids, before: Outcome, *, proved: bool) -> ProbeSteps[ShimTrial]:
+        return self.search._try(self.target, shims, before, proved=proved)
+
+    def ask_ahead(self, shims: Ids) -> Prefetch:
+        is_small = self.target is not self.large
+        return Prefetch((self.search._at_full_size(self.large, shims),) if is_small else ())
+
+    def look_ahead(self, probes: Iterable[Probe]) -> Lookahead:
+        return Lookahead(self.search.root.part, tuple(probes))
+
+    def confirm_ahead(self, shims: Ids) -> Lookahead:
+        asked = (self.target.with_shims(shims), self.search._at_full_size(self.large, shims)) if shims else ()
+        return self.look_ahead(asked)
 
 
 def _is_behind_the_export(failure: Failure) -> bool:
