@@ -211,12 +211,12 @@ def _in_quotes(names: Sequence[str]) -> str:
 
 
 def no_opaque_note(outcome: Outcome) -> str:
-    """Why a module's own code could not be exported without its children."""
+    """Why a module's own code could not be exported without its submodules."""
     return f"own code not tested: an opaque operator cannot replace its children ({outcome.note})"
 
 
-def kept_children_note(outcome: Outcome) -> str:
-    """Which children ran as they are while their parent's own code was exported."""
+def kept_submodules_note(outcome: Outcome) -> str:
+    """Which submodules ran as they are while their parent's own code was exported."""
     return f"own code tested without replacing {'; '.join(outcome.kept_children)}"
 
 
