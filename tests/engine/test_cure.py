@@ -30,7 +30,7 @@ from exportdoctor.engine.cure.search import CureSearch
 from exportdoctor.engine.cure.try_shims import try_shims
 from exportdoctor.engine.probe_driver import Lookahead, ProbeDriver, Request
 from exportdoctor.report import wording
-from exportdoctor.report.wording.shim_tries import PART_ITSELF, SMALL_MODEL, shim_effect
+from exportdoctor.report.wording.shim_tries import ON_SMALL_MODEL, PART_ITSELF, shim_effect
 from exportdoctor.shims import SOUNDNESS, Cure, ExportCall, Shim, apply_shims, export_program, find
 from exportdoctor.store.runs import read_run
 from exportdoctor.worker.attempt.fixed_axes import find_fixed_axes
@@ -694,7 +694,7 @@ def test_what_cures_the_small_model_is_proved_on_a_part_that_has_values() -> Non
     assert found.proof is not None
     assert (found.shims, found.proof.on) == (("a",), PART_ITSELF)
     assert [(other.shims, other.compared and other.compared.on) for other in found.alternatives] == [
-        (("b",), SMALL_MODEL)
+        (("b",), ON_SMALL_MODEL)
     ]
     assert ("full", "run", ("a",)) in asked
     assert ("full", "ground", ()) in asked

@@ -122,7 +122,9 @@ class CureSearch:
             self.prescription = prescription_of(self.cures, self._catalogue, ground=ground, stages=self.stages)
             if not self.cures[0].outcome.numbers:
                 makes_program = EXPORTERS[self.root.exporter].makes_program
-                self.note = self.note or (wording.NO_VALUES if makes_program else wording.NO_PROGRAM)
+                self.note = self.note or (
+                    wording.CURE_WITHOUT_VALUES if makes_program else wording.CURE_WITHOUT_PROGRAM
+                )
 
     def hidden_failures(self) -> list[Outcome]:
         """The failures that were met behind the first: on the way to a cure, or without one in the part's own mode.
@@ -152,7 +154,7 @@ class CureSearch:
         outcome = yield self.small
         if not self._same(outcome, self.first):
             return None
-        return SearchTarget(probe=self.small, first=outcome, values=True, name=wording.SMALL_MODEL, to=self.small.to)
+        return SearchTarget(probe=self.small, first=outcome, values=True, name=wording.ON_SMALL_MODEL, to=self.small.to)
 
     def _confirm(
         self, large: SearchTarget, small: SearchTarget, cures: tuple[CuringSet, ...]
@@ -264,7 +266,7 @@ class CureSearch:
             if found is not None and price >= (self._rank(found),):
                 break
             ahead = [target.with_shims(shims) for shims in (candidate.shims, *frontier.next_sets(_MOST_AHEAD))]
-            if confirm is not None and candidate.passed > 1:
+            if confirm is not None and candidate.depth > 1:
                 ahead.insert(1, confirm(candidate.shims))
             yield Lookahead(self.root.part, tuple(ahead))
             trial = yield from self._try(target, candidate.shims, candidate.before, met=frontier.met)
