@@ -17,9 +17,9 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from exportdoctor.lanes.ask_in_lane import ask_script
 from exportdoctor.lanes.lane import Lane, here, spec_of
 from exportdoctor.lanes.lane_maker import make_lane
-from exportdoctor.lanes.lane_questions import ask_script
 
 ROUNDS = 3
 SCRIPT = """import torch

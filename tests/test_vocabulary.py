@@ -113,6 +113,36 @@ SHARED_STEMS = {
     "scan": "a verb in cli, its wire protocol in core, its run in engine, its sentences in report",
 }
 
+# Constants of one name, where each is what its file's or folder's name says it is.
+SHARED_CONSTANTS = {
+    "HOOKS": "of each file of torch_internals its own",
+    "SHIM": "of each file of shims its own",
+    "FIXED": "beside two such shims, the variant that fixes what is no tensor",
+    "SHIMS": "those of one file in shims, the option --shims in cli",
+    "OWN": "the shims of shims/own, a prefix of names in rewritten code in shims/rules",
+    "PROVIDER": "of each provider of shims its own",
+    "GROUP": "the group of entry points: of the terminal interface in cli, of users' shims in shims",
+    "SCHEMA": "of each file that is written its own: events, report, proof",
+    "NAME": "of each file in a run's folder its own: the journal, the lock",
+    "ALL": "what rewritten code calls: in branches, and in the steps of a while loop",
+    "ANY": "what rewritten code calls: in branches, and in the steps of a while loop",
+    "NOT": "what rewritten code calls: in branches, and in the steps of a while loop",
+    "VALUE": "what rewritten code calls: in branches, in loops, and in the steps of a while loop",
+    "RUN": "what rewritten code calls in shims, the keys of a screen in the terminal interface",
+    "NUMBERS": "what rewritten code calls in shims, a hook in torch_internals",
+    "SCAN": "what rewritten code calls in shims, a hook in torch_internals",
+    "CONDITION": "an operation in core, the precondition of a shim in shims, a hook in torch_internals",
+    "JOINS": "torch's functions that join a list, and the object that stands for a joined list in a rewritten loop",
+    "FUNCTIONS": "kinds of syntax trees in shims/edits, a provider's patches in shims/providers",
+    "GRID": "the name of an input in shims/own, an example of its values in targets",
+    "MEDIA": "the prefixes of two inputs in shims/own, the names of all inputs that are no text in targets",
+    "KINDS": "kinds of failures in core, kinds of input files, in words, in targets",
+    "LARGEST": "the largest number that JSON has in worker, the size up to which state is followed in shims",
+    "PLAIN": "the kinds of values that a file of worker takes for plain, of each its own",
+    "SEED": "of the weights and of the inputs, in targets",
+    "STAGES": "the columns of an atlas, the stages of an attempt in the terminal interface",
+}
+
 
 def _properties(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     names = {ast.unparse(one).rpartition(".")[2] for one in node.decorator_list}
@@ -158,3 +188,34 @@ def test_no_two_files_have_one_stem_but_those_with_a_reason() -> None:
 def test_every_reason_for_a_shared_stem_is_still_needed() -> None:
     stems = [file.stem for file in FILES]
     assert [stem for stem in SHARED_STEMS if stems.count(stem) < 2] == []
+
+
+def _public_constants(file: Path) -> Iterator[str]:
+    for node in ast.parse(file.read_text()).body:
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                pass
+            case ast.AnnAssign(target=target, value=value):
+                targets = [target]
+            case _:
+                continue
+        if isinstance(value, ast.Call) and ast.unparse(value.func) == "TypeVar":
+            continue
+        names = (name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name))
+        yield from (name for name in names if name.isupper() and not name.startswith("_"))
+
+
+def _shared_constants() -> dict[str, list[str]]:
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for file in FILES:
+        for name in _public_constants(file):
+            places[name].append("/".join(file.parts[-2:]))
+    return {name: found for name, found in places.items() if len(found) > 1}
+
+
+def test_no_two_public_constants_have_one_name_but_those_with_a_reason() -> None:
+    assert {name: found for name, found in _shared_constants().items() if name not in SHARED_CONSTANTS} == {}
+
+
+def test_every_reason_for_a_shared_constant_is_still_needed() -> None:
+    assert SHARED_CONSTANTS.keys() - _shared_constants().keys() == set()

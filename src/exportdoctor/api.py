@@ -29,13 +29,12 @@ from exportdoctor.store.places import check_working_folder, new_run_id, runs_roo
 from exportdoctor.store.run_folder import RunFolder
 from exportdoctor.store.runs import register
 from exportdoctor.targets import plan_for_module
+from exportdoctor.targets.built import Inputs
 
 if TYPE_CHECKING:
     from torch import nn
 
     from exportdoctor.targets.factory.factory_plan import FactoryPlan
-
-Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def scan(

@@ -20,7 +20,7 @@ from cure_situations import (
 )
 from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
-from exportdoctor.report.wording.shim_tries import PART_ITSELF, SMALL_MODEL
+from exportdoctor.report.wording.shim_tries import ON_SMALL_MODEL, PART_ITSELF
 from exportdoctor.shims import Shim
 
 
@@ -48,7 +48,7 @@ def test_what_cures_the_small_model_is_proved_on_a_part_that_has_values() -> Non
     assert found.proof is not None
     assert (found.shims, found.proof.on) == (("a",), PART_ITSELF)
     assert [(other.shims, other.compared and other.compared.on) for other in found.alternatives] == [
-        (("b",), SMALL_MODEL)
+        (("b",), ON_SMALL_MODEL)
     ]
     assert ("full", "run", ("a",)) in asked
     assert ("full", "ground", ()) in asked

@@ -20,8 +20,8 @@ from exportdoctor.core.run.events import RunStarted
 from exportdoctor.core.run.lane_matrix import FailureName, LaneAnswer, LaneMatrix, rows_of
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.versions import installed_version
+from exportdoctor.lanes.ask_in_lane import _script_answer, ask_script
 from exportdoctor.lanes.lane import LaneSpec, here
-from exportdoctor.lanes.lane_questions import _script_answer, ask_script
 from exportdoctor.report.canvas import Style
 from exportdoctor.report.matrix_tables import MATRIX_FORMS, render_matrix
 from exportdoctor.store.run_folder import RunFolder

@@ -16,7 +16,7 @@ from exportdoctor.lanes.bisect_environments import bisect_environments, read_env
 from exportdoctor.lanes.bisect_versions import VersionRange, bisect_versions
 from exportdoctor.lanes.code_changes import code_changes
 from exportdoctor.lanes.lane import Lane, LaneSpec
-from exportdoctor.lanes.question import script_question
+from exportdoctor.lanes.lane_question import script_question
 from exportdoctor.lanes.releases import releases_between
 from exportdoctor.report.bisection_text import render_bisection
 from exportdoctor.report.wording.version_searches import changes_title

@@ -84,25 +84,25 @@ def answered(verdict: Verdict) -> Future[Verdict]:
 
 @every_search
 @settings(max_examples=15, deadline=None)
-@given(seed=st.integers(0, 10**6), width=st.integers(1, 5), questions=st.none() | st.integers(0, 30))
-def test_parallel_finds_what_serial_finds(name: str, seed: int, width: int, questions: int | None) -> None:
+@given(seed=st.integers(0, 10**6), width=st.integers(1, 5), candidates=st.none() | st.integers(0, 30))
+def test_parallel_finds_what_serial_finds(name: str, seed: int, width: int, candidates: int | None) -> None:
     search, start = SEARCHES[name]
-    ask, limits = arbitrary(start, seed), SearchLimits[Any](questions=questions)
+    ask, limits = arbitrary(start, seed), SearchLimits[Any](candidates=candidates)
     serial = drive(search(), ask, start=start, limits=limits)
     parallel = drive_in_parallel(search(), lambda c: answered(ask(c)), width=width, start=start, limits=limits)
     assert parallel == serial
 
 
 @every_search
-@given(seed=st.integers(0, 10**6), questions=st.integers(1, 30))
+@given(seed=st.integers(0, 10**6), candidates=st.integers(1, 30))
 @settings(max_examples=15, deadline=None)
-def test_a_budget_leaves_the_best_so_far(name: str, seed: int, questions: int) -> None:
+def test_a_budget_leaves_the_best_so_far(name: str, seed: int, candidates: int) -> None:
     search, start = SEARCHES[name]
     ask = arbitrary(start, seed)
-    result = drive(search(), ask, start=start, limits=SearchLimits(questions=questions))
-    assert result.asked <= questions
+    result = drive(search(), ask, start=start, limits=SearchLimits(candidates=candidates))
+    assert result.asked <= candidates
     assert ask(result.smallest) is Verdict.YES
-    assert result.ended is (Ended.QUESTIONS if result.answer is None else Ended.FINISHED)
+    assert result.ended is (Ended.CANDIDATES if result.answer is None else Ended.FINISHED)
 
 
 @every_search

@@ -10,7 +10,7 @@ import pytest
 from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError, UsageError, WorkerFailed
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.protocol.repro import DraftRequest, ImportNote, ScriptDraft
-from exportdoctor.core.protocol.scan import SMALL_MODEL
+from exportdoctor.core.protocol.scan import SMALL_MODEL_SUFFIX
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.run.events import ProbeFinished
@@ -66,7 +66,9 @@ def test_a_failure_that_is_gone_is_a_usage_error(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_failure_that_only_the_small_model_showed_is_asked_of_it_again() -> None:
-    request = DraftRequest(target=TargetRef(ref="Qwen2.5-VL-3B"), probe=Probe(part=f"vision{SMALL_MODEL}", fqn=VISION))
+    request = DraftRequest(
+        target=TargetRef(ref="Qwen2.5-VL-3B"), probe=Probe(part=f"vision{SMALL_MODEL_SUFFIX}", fqn=VISION)
+    )
     with DraftClient(request) as client:
         seen = client.reproduce()
     assert seen.outcome.failure is not None
@@ -80,7 +82,7 @@ def test_the_model_itself_comes_before_the_small_one_and_both_are_known() -> Non
     assert signature is not None
     finding = msgspec.structs.replace(WINDOWS, part=failing.probe.part, signature=signature.key)
     small = msgspec.structs.replace(
-        failing, probe=msgspec.structs.replace(failing.probe, part=failing.probe.part + SMALL_MODEL)
+        failing, probe=msgspec.structs.replace(failing.probe, part=failing.probe.part + SMALL_MODEL_SUFFIX)
     )
     assert probe_of((small,), finding).part == small.probe.part
     assert probe_of((small, failing), finding).part == failing.probe.part

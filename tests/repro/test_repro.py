@@ -129,11 +129,11 @@ def bench() -> Iterator[CandidateRunner]:
         yield process
 
 
-def reducer_of(bench: CandidateRunner, source: str, *, questions: int) -> Reducer:
+def reducer_of(bench: CandidateRunner, source: str, *, candidates: int) -> Reducer:
     signature = name_free_signature(bench.run(source), exporter="export")
     assert signature is not None
     judge = CandidateJudge(runner=bench, wanted=signature, exporter="export", log=VerdictLog(None))
-    clock = BudgetClock(ReductionBudget(seconds=math.inf, questions=questions), bench)
+    clock = BudgetClock(ReductionBudget(seconds=math.inf, candidates=candidates), bench)
     return Reducer(judge, clock, lambda text: None)
 
 
@@ -147,8 +147,8 @@ def test_a_script_whose_time_was_over_keeps_no_statement_that_nothing_reads(benc
         f"{lines}        if x.sum() > 0:\n            pass\n        return x\n\n"
         "torch.export.export(Model(), (torch.ones(2),))\n"
     )
-    reducer = reducer_of(bench, source, questions=0)
-    ended = ReductionResult(source, ended=Ended.QUESTIONS.value, trail=(source,))
+    reducer = reducer_of(bench, source, candidates=0)
+    ended = ReductionResult(source, ended=Ended.CANDIDATES.value, trail=(source,))
     cut = reducer.cut_again(ended)
     assert "unread" not in cut.source
     assert reducer.judge(cut.source) is Verdict.YES
@@ -178,7 +178,7 @@ torch.export.export(M(), (torch.ones(1),))
 @pytest.mark.slow
 def test_a_script_that_was_reduced_until_eager_fails_falls_back_to_what_ran(bench: CandidateRunner) -> None:
     runs, broken = (RUNS.format(rest=rest) for rest in ("x + 1", "None[0]"))
-    reducer = reducer_of(bench, runs, questions=1)
+    reducer = reducer_of(bench, runs, candidates=1)
     assert reducer.judge(broken) is Verdict.YES
     polished = reducer.polish(ReductionResult(broken, trail=(runs, broken)))
     assert polished.eager
@@ -205,7 +205,7 @@ def minimum_of(path: Path) -> str:
 def test_a_whole_network_is_reduced_to_about_the_length_of_a_minimum_by_hand(name: str, bench: CandidateRunner) -> None:
     path = FIXTURES / f"{name}.py"
     source = path.read_text().partition("\nEXPECTED")[0] + "\ntorch.export.export(*build())\n"
-    reducer = reducer_of(bench, source, questions=400)
+    reducer = reducer_of(bench, source, candidates=400)
     reduction = reducer.reduce(source)
     assert reduction.ended == "finished"
     assert reducer.judge.rerun(reduction.source) is Verdict.YES
@@ -255,7 +255,7 @@ def test_a_failure_that_comes_and_goes_is_noticed(bench: CandidateRunner, tmp_pa
         "class M(torch.nn.Module):\n    def forward(self, x):\n        return x if odd else int(x.max())\n"
         "torch.export.export(M(), (torch.ones(2),))\n"
     )
-    reducer = reducer_of(bench, source, questions=10)
+    reducer = reducer_of(bench, source, candidates=10)
     found = reducer.confirm(ReductionResult(source))
     assert found.flaky
     assert (found.same, found.runs) == (1, 2)

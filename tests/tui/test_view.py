@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace as replace_struct
 from rich.cells import cell_len
 
-from exportdoctor.core.protocol.scan import SMALL_MODEL
+from exportdoctor.core.protocol.scan import SMALL_MODEL_SUFFIX
 from exportdoctor.core.records.outcome import Frame, Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run.events import ModuleJudged, PartFinished, ProbeFinished, ProbeStarted
@@ -159,7 +159,7 @@ def test_what_fails_in_a_cured_part_is_marked_cured_and_still_says_where_it_fail
 
 def test_an_attempt_on_the_small_model_is_told_in_the_words_of_its_part() -> None:
     plain = Probe(part="full", fqn="", shims=("a", "b"))
-    tried = running_attempt(replace_struct(plain, part=f"full{SMALL_MODEL}"), 7, 1.0)
+    tried = running_attempt(replace_struct(plain, part=f"full{SMALL_MODEL_SUFFIX}"), 7, 1.0)
     assert (tried.part, tried.how, tried.cures) == ("full", "with a + b, on a small model", True)
     assert running_attempt(Probe(part="full", fqn="x"), 7, 1.0).how == ""
 
@@ -173,7 +173,7 @@ def test_only_a_plain_attempt_tells_of_a_module_by_itself() -> None:
         for event in read_events(HERE / QWEN / NAME)
         if isinstance(event, ProbeFinished) and not event.outcome.passed and not event.probe.shims
     }
-    assert told == {(part, fqn) for part, fqn in plain if not part.endswith(SMALL_MODEL)}
+    assert told == {(part, fqn) for part, fqn in plain if not part.endswith(SMALL_MODEL_SUFFIX)}
 
 
 def test_an_event_about_an_unknown_part_changes_no_picture() -> None:

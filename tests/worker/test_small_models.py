@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from exportdoctor.core.errors import TargetError
-from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Open
+from exportdoctor.core.protocol.scan import SMALL_MODEL_SUFFIX, Capture, Open
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.targets.model.experts import experts_implementation
 from exportdoctor.worker.open_target import OpenTarget
@@ -39,8 +39,8 @@ def test_a_model_that_takes_images_of_any_size_is_compared_on_small_ones(tmp_pat
     """Its attention takes memory and time with the fourth power of their side."""
     target = opened(tmp_path / "pixtral", PIXTRAL)
     assert pixels(target, "default").shape[-2:] == (1024, 1024)
-    target.capture(Capture(part="default" + SMALL_MODEL))
-    assert max(pixels(target, "default" + SMALL_MODEL).shape[-2:]) <= 256
+    target.capture(Capture(part="default" + SMALL_MODEL_SUFFIX))
+    assert max(pixels(target, "default" + SMALL_MODEL_SUFFIX).shape[-2:]) <= 256
 
 
 @pytest.mark.long
@@ -51,14 +51,14 @@ def test_a_small_model_whose_forward_takes_too_long_is_none(tmp_path: Path) -> N
     with pytest.raises(
         TargetError, match=r"There is no small model: With few layers its forward still takes [\d,]+ billion"
     ):
-        target.capture(Capture(part="default" + SMALL_MODEL))
+        target.capture(Capture(part="default" + SMALL_MODEL_SUFFIX))
 
 
 def test_a_small_model_has_the_experts_implementation_of_the_model(tmp_path: Path) -> None:
     """Here another one than its default, which has no fake kernel for float32. Its failures are others."""
     target = opened(tmp_path / "mixtral", MIXTRAL)
-    target.capture(Capture(part="default" + SMALL_MODEL))
+    target.capture(Capture(part="default" + SMALL_MODEL_SUFFIX))
     assert target.built is not None
-    small = target.parts["default" + SMALL_MODEL].built.module
+    small = target.parts["default" + SMALL_MODEL_SUFFIX].built.module
     assert experts_implementation(target.built.model) == "batched_mm"
     assert experts_implementation(small) == "batched_mm"

@@ -26,7 +26,7 @@ class ExporterFacts:
     - `traces_with_dynamo`: dynamo interprets the model's bytecode: its Python does not run and cannot be watched
     - `bakes_values`: tensors have values while it traces, which may end up in the graph
     - `has_partial_graph`: after a failure, the graph traced so far can be read from the exception
-    - `takes_opaque_children`: a submodule can be replaced by an opaque operator
+    - `takes_opaque_submodules`: a submodule can be replaced by an opaque operator
     - `has_fast_path`: worker/attempt/fast_export.py knows what it may leave out
     """
 
@@ -36,7 +36,7 @@ class ExporterFacts:
     traces_with_dynamo: bool = False
     bakes_values: bool = False
     has_partial_graph: bool = True
-    takes_opaque_children: bool = True
+    takes_opaque_submodules: bool = True
     has_fast_path: bool = False
 
 
@@ -60,6 +60,6 @@ EXPORTERS: Mapping[str, ExporterFacts] = {
         makes_program=False,
         bakes_values=True,
         has_partial_graph=False,
-        takes_opaque_children=False,
+        takes_opaque_submodules=False,
     ),
 }

@@ -16,7 +16,7 @@ import msgspec
 from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.file_hash import unrecorded_reasons
-from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Opened, Prepare
+from exportdoctor.core.protocol.scan import SMALL_MODEL_SUFFIX, Capture, Captured, Opened, Prepare
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe, probe_template
 from exportdoctor.core.records.target import TargetRef
@@ -179,7 +179,7 @@ class ProbeScheduler:
     def _capture_small_model(self, part: str) -> Captured | ExportdoctorError:
         """The part of the small model, captured, or why there is none."""
         try:
-            found = self.pool.capture_part(Capture(part=part + SMALL_MODEL, exporter=self._options.exporter))
+            found = self.pool.capture_part(Capture(part=part + SMALL_MODEL_SUFFIX, exporter=self._options.exporter))
         except ExportdoctorError as error:
             return error
         self._known.note_sources(found, self.opened)
@@ -261,7 +261,7 @@ class ProbeScheduler:
         likely = list(itertools.chain.from_iterable(map(self._first_unanswered, self._ahead.values())))
         if self.opened.device != "cpu":
             likely.clear()
-        self._attempt_ahead(probe for probe in likely if not probe.part.endswith(SMALL_MODEL))
+        self._attempt_ahead(probe for probe in likely if not probe.part.endswith(SMALL_MODEL_SUFFIX))
         while self._held and (self.pool.has_idle_job or self.pool.has_queue or not self._running):
             self._attempt(self._held.popleft())
         self._attempt_ahead(likely)
@@ -336,7 +336,7 @@ class ProbeScheduler:
         return self._part_of(probe).call_fact(probe).question
 
     def _part_of(self, probe: Probe) -> PartScan:
-        return self.parts[probe.part.removesuffix(SMALL_MODEL)]
+        return self.parts[probe.part.removesuffix(SMALL_MODEL_SUFFIX)]
 
 
 def _is_alternative(probe: Probe) -> bool:
@@ -346,4 +346,4 @@ def _is_alternative(probe: Probe) -> bool:
 
 def _is_of_a_search(probe: Probe) -> bool:
     """Whether a search for a cure waits for it: such a search makes one probe after the other, and takes longest."""
-    return bool(probe.shims) or probe.part.endswith(SMALL_MODEL)
+    return bool(probe.shims) or probe.part.endswith(SMALL_MODEL_SUFFIX)

@@ -10,9 +10,9 @@ from typing import TypeVar
 from exportdoctor.core.run.lane_matrix import LaneAnswer, LaneMatrix, MatrixRow, rows_of
 from exportdoctor.core.run.report import Report
 from exportdoctor.core.versions import installed_versions
+from exportdoctor.lanes.ask_in_lane import ask_scan, ask_script, part_answer
 from exportdoctor.lanes.lane import Lane
-from exportdoctor.lanes.lane_questions import ask_scan, ask_script, part_answer
-from exportdoctor.lanes.question import finding_question
+from exportdoctor.lanes.lane_question import finding_question
 from exportdoctor.process.group import kill_descendants
 from exportdoctor.store.runs import StoredRun
 

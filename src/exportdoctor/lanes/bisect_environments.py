@@ -19,7 +19,7 @@ from exportdoctor.lanes.bisect_versions import LaneAsker, Tell
 from exportdoctor.lanes.code_changes import code_changes
 from exportdoctor.lanes.lane import Lane, LaneSpec, here, list_lanes
 from exportdoctor.lanes.lane_maker import make_lane
-from exportdoctor.lanes.question import LaneQuestion
+from exportdoctor.lanes.lane_question import LaneQuestion
 from exportdoctor.reduce import Verdict
 from exportdoctor.reduce.difference_search import find_differences
 

@@ -14,7 +14,7 @@ from exportdoctor.core.versions import installed_version, installed_versions
 from exportdoctor.lanes.code_changes import code_changes
 from exportdoctor.lanes.lane import Lane, LaneSpec, here
 from exportdoctor.lanes.lane_maker import make_lane
-from exportdoctor.lanes.question import Ask, LaneQuestion
+from exportdoctor.lanes.lane_question import Ask, LaneQuestion
 from exportdoctor.reduce import Verdict
 from exportdoctor.reduce.version_search import Turn, find_turn
 

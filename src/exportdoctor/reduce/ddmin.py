@@ -19,7 +19,7 @@ def ddmin(items: tuple[T, ...]) -> Search[tuple[T, ...], tuple[T, ...]]:
 
     Only removals are asked (the complements of Zeller's ddmin; a subset is what large removals leave):
     everything, halves, quarters, down to single items, and then single items until a whole round removes
-    none. At most n(n+1)/2 questions for the single items and 2n for the rest, which is less than n²+3n.
+    none. At most n(n+1)/2 candidates for the single items and 2n for the rest, which is less than n²+3n.
 
     Removal goes from the back, because what comes later tends to depend on what comes earlier; so an item is
     the more likely to be kept the earlier it stands.

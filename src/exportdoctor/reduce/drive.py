@@ -30,13 +30,13 @@ def size_of(candidate: object) -> int:
 class SearchLimits(Generic[C]):
     """What a drive may cost, and how it measures candidates.
 
-    - `questions`: the most distinct candidates that are judged
+    - `candidates`: the most distinct candidates that are judged
     - `should_stop`: called before each new candidate: a clock, or a flag that Ctrl-C sets
     - `size`, `distance`: for the smallest interesting candidate and the closest passing one; without a `distance`,
       the nearest in size
     """
 
-    questions: int | None = None
+    candidates: int | None = None
     should_stop: Callable[[], bool] = lambda: False
     size: Callable[[C], int] = size_of
     distance: Callable[[C, C], int] | None = None
@@ -99,8 +99,8 @@ class _Drive(Generic[C]):
         return verdict
 
     def _ask(self, candidate: C, queue: _Lookahead[C]) -> Verdict:
-        if len(self.verdicts) == self.limits.questions:
-            raise _Cut(Ended.QUESTIONS)
+        if len(self.verdicts) == self.limits.candidates:
+            raise _Cut(Ended.CANDIDATES)
         if self.limits.should_stop():
             raise _Cut(Ended.STOPPED)
         return self.oracle(candidate, lambda count: queue.ahead(count, self._is_new))

@@ -34,7 +34,7 @@ class Ended(StrEnum):
     """Why a search came to its end."""
 
     FINISHED = "finished"
-    QUESTIONS = "questions"
+    CANDIDATES = "candidates"
     STOPPED = "stopped"
 
 

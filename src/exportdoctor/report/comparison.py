@@ -14,6 +14,7 @@ from exportdoctor.core.run.report import PartRecord, Report
 from exportdoctor.core.run.run_state import RunState
 from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas, Style
+from exportdoctor.report.changes import find_changes
 
 _SHOWN = 20  # changes that are told one by one
 _NAMED = 6  # modules that changed in one way and are named
@@ -60,7 +61,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 def compare_runs(before: RunState, after: RunState) -> Comparison:
     """The differences of two runs, with what was asked for in another way."""
     found = compare_reports(before.report(), after.report())
-    return msgspec.structs.replace(found, target=(*found.target, *_changes(_settings(before), _settings(after))))
+    return msgspec.structs.replace(
+        found, target=(*found.target, *find_changes(Change, _settings(before), _settings(after)))
+    )
 
 
 def _settings(state: RunState) -> dict[str, str]:
@@ -96,9 +99,9 @@ def compare_reports(before: Report, after: Report) -> Comparison:
     return Comparison(
         before=before.run,
         after=after.run,
-        target=_changes(_build(before), _build(after)),
-        environment=_changes(*environments) if all(environments) else (),
-        parts=_changes(*({name: _verdict(part) for name, part in parts.items()} for parts in told)),
+        target=find_changes(Change, _build(before), _build(after)),
+        environment=find_changes(Change, *environments) if all(environments) else (),
+        parts=find_changes(Change, *({name: _verdict(part) for name, part in parts.items()} for parts in told)),
         modules=tuple(change for name in both for change in _modules(old[name], new[name])),
         findings_gone=tuple(_describe(finding) for finding in gone if not any(finding is was for was, _ in moved)),
         findings_new=tuple(_describe(finding) for finding in come if not any(finding is now for _, now in moved)),
@@ -126,16 +129,9 @@ def _verdict(part: PartRecord) -> str:
     return part.verdict
 
 
-def _changes(before: dict[str, str], after: dict[str, str]) -> tuple[Change, ...]:
-    return tuple(
-        Change(what=name, before=before.get(name, ""), after=after.get(name, ""))
-        for name in dict.fromkeys((*before, *after))
-        if before.get(name) != after.get(name)
-    )
-
-
 def _modules(old: PartRecord, new: PartRecord) -> tuple[Change, ...]:
-    changes = _changes(
+    changes = find_changes(
+        Change,
         {f"{old.name}: {wording.module_name(m.fqn)}": m.status for m in old.modules},
         {f"{new.name}: {wording.module_name(m.fqn)}": m.status for m in new.modules},
     )

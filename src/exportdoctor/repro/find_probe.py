@@ -11,7 +11,7 @@ from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.protocol.repro import ReproducedFailure
-from exportdoctor.core.protocol.scan import SMALL_MODEL
+from exportdoctor.core.protocol.scan import SMALL_MODEL_SUFFIX
 from exportdoctor.core.records.outcome import OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run import events as ev
@@ -44,7 +44,7 @@ def probe_of(events: tuple[ev.AnyEvent, ...], finding: Finding) -> Probe:
     found = [
         event for event in events
         if isinstance(event, ev.ProbeFinished)
-        and event.probe.part.removesuffix(SMALL_MODEL) == finding.part
+        and event.probe.part.removesuffix(SMALL_MODEL_SUFFIX) == finding.part
         and (signature := signature_of(event.outcome)) is not None
         and signature.key == finding.signature
     ]  # fmt: skip
@@ -54,7 +54,7 @@ def probe_of(events: tuple[ev.AnyEvent, ...], finding: Finding) -> Probe:
     def rank(event: ev.ProbeFinished) -> tuple[bool, bool, bool, bool, int]:
         probe = event.probe
         special = bool(probe.watch or probe.opaque or probe.dynamic is not None)
-        is_small = probe.part.endswith(SMALL_MODEL)
+        is_small = probe.part.endswith(SMALL_MODEL_SUFFIX)
         return bool(probe.shims), is_small, special, probe.fqn != finding.module, -probe.fqn.count(".")
 
     best = min(found, key=rank)

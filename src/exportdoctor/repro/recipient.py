@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from exportdoctor.core.failure.explanations import documented_limit, documented_limit_of
 from exportdoctor.core.failure.finding import Finding
+from exportdoctor.core.failure.frames import installed_package
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import first_line, without_hints
 
@@ -19,7 +20,6 @@ _REPOSITORIES = {
     "transformers": "huggingface/transformers",
     "onnxruntime": "microsoft/onnxruntime",
 }
-_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
 _MOST_WORDS = 12
 
 
@@ -51,8 +51,7 @@ def package_of(finding: Finding) -> str:
     file, _line = place_of(finding)
     if not file:
         return "" if documented_limit(finding.kind, file=None, op=finding.op) else "torch"
-    found = _INSTALLED.search(file)
-    return found[1].removesuffix(".py") if found else ""
+    return installed_package(file)
 
 
 def place_of(finding: Finding) -> tuple[str, int]:

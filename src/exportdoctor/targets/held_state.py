@@ -16,13 +16,13 @@ from types import FunctionType, MemberDescriptorType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.failure.frames import is_user_file
-from exportdoctor.targets.iterator_places import place_access
+from exportdoctor.targets.iterator_places import PLAIN_KINDS, place_access
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-_PLAIN = frozenset(map(id, (bool, int, float, complex, str, bytes, type(None))))
+_PLAIN = frozenset(map(id, PLAIN_KINDS))
 """By identity: a metaclass of the user's may refuse to compare or hash its classes."""
 _CONTAINERS = (dict, list, set, deque)
 _OF_PYTHON = _PLAIN | frozenset(map(id, (dict, OrderedDict, list, set, deque, tuple)))

@@ -15,7 +15,8 @@ _DEEPEST = 4
 _FILE = next(kind for kind in io.IOBase.__mro__ if type(kind) is type and kind is not object)
 """The class of all files. `io.IOBase` itself is abstract: whether an object is of it is asked by a hash of the object's
 class, which a metaclass of the user's may refuse."""
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+PLAIN_KINDS = (bool, int, float, complex, str, bytes, type(None))
+"""Values of these hold no other object."""
 _EMPTY: tuple[Any, ...] = ([], (), range(0), "", b"", bytearray())
 _WITH_INDEX = tuple(type(iter(one)) for one in _EMPTY)
 """Iterators that take a place again: those of sequences, as long as they are not exhausted."""
@@ -72,7 +73,7 @@ def _words(value: Any, depth: int) -> Iterator[Any]:
 
 def _words_held(name: str, value: Any, depth: int) -> Iterator[Any]:
     kind = type(value)
-    if issubclass(kind, _PLAIN):
+    if issubclass(kind, PLAIN_KINDS):
         yield name, repr(value)
     elif issubclass(kind, tuple) and depth:
         for one in value:

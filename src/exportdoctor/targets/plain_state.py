@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.failure.frames import is_local_file, is_user_file
 from exportdoctor.targets.held_state import attributes_of, is_of_python, is_of_user, slots_of, state_of_generator
-from exportdoctor.targets.iterator_places import place_of
+from exportdoctor.targets.iterator_places import PLAIN_KINDS, place_of
 
 if TYPE_CHECKING:
     from torch import nn
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, dict, set, deque, tuple)
 _WITH_FUNCTIONS = (staticmethod, classmethod, property, partial, MethodType)
 _MOST_ITEMS, _MOST_OBJECTS, _DEEPEST, _LONG = 256, 10_000, 4, 1000
@@ -142,7 +141,7 @@ def _note(found: dict[str, Any], path: str, value: Any, *, deep: bool = True) ->
 
 def _words(value: Any, *, deep: bool) -> Iterator[Any]:
     is_known = is_of_python(type(value))
-    if issubclass(type(value), _PLAIN):
+    if issubclass(type(value), PLAIN_KINDS):
         yield type(value).__name__, _text(value)
     elif not is_known and (place := place_of(value)):
         yield place
@@ -164,7 +163,7 @@ def _items(container: Any, depth: int) -> Iterator[Any]:
     for item in chain.from_iterable(container.items()) if isinstance(container, dict) else container:
         if issubclass(type(item), _CONTAINERS) and depth:
             yield type(item).__name__, len(item), *_items(item, depth - 1)
-        elif issubclass(type(item), _PLAIN):
+        elif issubclass(type(item), PLAIN_KINDS):
             yield _text(item)
         else:
             yield type(item).__name__, Writes(item._version if _counts_writes(item) else 0)

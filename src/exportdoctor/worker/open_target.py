@@ -19,7 +19,7 @@ from exportdoctor.core.errors import ExportdoctorError, StoreError, TargetError
 from exportdoctor.core.exception_text import class_name, summary
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.reply import Refused
-from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Open, Opened, Prepare, Prepared
+from exportdoctor.core.protocol.scan import SMALL_MODEL_SUFFIX, Capture, Captured, Open, Opened, Prepare, Prepared
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.process.group import name_exit
 from exportdoctor.report.wording import capture as wording
@@ -224,7 +224,7 @@ class OpenTarget:
             with self._on_cpu():
                 return self._capture_here(built, command, before)
         except TargetError as error:
-            if self.placement is None or not self.placement.cards or command.part.endswith(SMALL_MODEL):
+            if self.placement is None or not self.placement.cards or command.part.endswith(SMALL_MODEL_SUFFIX):
                 raise
             with self._on_cpu():
                 entry = self._make_part(command.part)
@@ -238,8 +238,8 @@ class OpenTarget:
             return part
 
     def _capture_here(self, built: BuiltTarget, command: Capture, before: PartCapture | None) -> PartCapture:
-        if command.part.endswith(SMALL_MODEL):
-            return self._capture_small_model(command.part.removesuffix(SMALL_MODEL))
+        if command.part.endswith(SMALL_MODEL_SUFFIX):
+            return self._capture_small_model(command.part.removesuffix(SMALL_MODEL_SUFFIX))
         if before is not None and before.at_one_size is not None and not command.at_one_size:
             return complete_capture(before, exporter=command.exporter)
         return self._capture(built, command)

@@ -19,7 +19,7 @@ import torch
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.exception_text import summary
 from exportdoctor.core.exporters import EXPORTERS
-from exportdoctor.core.protocol.scan import SMALL_MODEL
+from exportdoctor.core.protocol.scan import SMALL_MODEL_SUFFIX
 from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.process.graphics_cards import Card, visible_cards
@@ -70,7 +70,7 @@ class Placement:
 
     def needed_mb(self, part: PartCapture, probe: Probe) -> float:
         """MiB of a card that the attempt may take; 0 where it needs no card."""
-        if not self.cards or part.built.name.endswith(SMALL_MODEL) or not self.needs_card(part, probe):
+        if not self.cards or part.built.name.endswith(SMALL_MODEL_SUFFIX) or not self.needs_card(part, probe):
             return 0.0
         module = part.built.module if self.values else part.module_at(probe.fqn)  # its call may need the whole forward
         tensors = (*module.parameters(), *module.buffers())
@@ -161,7 +161,7 @@ class ChildPlacement:
 
     def place(self, part: PartCapture, probe: Probe) -> None:
         """Move the module and the call of the probe, in this process. Raises PlacementError."""
-        if part.built.name.endswith(SMALL_MODEL) or probe.part.endswith(SMALL_MODEL):
+        if part.built.name.endswith(SMALL_MODEL_SUFFIX) or probe.part.endswith(SMALL_MODEL_SUFFIX):
             return
         with_values = self.placement.needs_card(part, probe)
         self._open(with_values=with_values)

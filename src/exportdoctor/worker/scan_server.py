@@ -27,7 +27,7 @@ from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.scan import (
-    SMALL_MODEL,
+    SMALL_MODEL_SUFFIX,
     AttemptProbe,
     Capture,
     Finished,
@@ -293,8 +293,10 @@ class ScanServer:
                 self._attempt_in_child(running.probe, again)
             else:
                 outcome = running.outcome(end)
-                if outcome.passed and (one := running.probe).shims and one.part.endswith(SMALL_MODEL):
-                    self.cured[one.part.removesuffix(SMALL_MODEL), one.fqn, one.shims] = running.again is not None
+                if outcome.passed and (one := running.probe).shims and one.part.endswith(SMALL_MODEL_SUFFIX):
+                    self.cured[one.part.removesuffix(SMALL_MODEL_SUFFIX), one.fqn, one.shims] = (
+                        running.again is not None
+                    )
                 self._reply(Finished(outcome=outcome))
         for _ in range(len(self.waiting)):
             probe, again = self.waiting.popleft()

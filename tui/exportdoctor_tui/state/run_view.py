@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from exportdoctor.core.failure.finding import ExceptionRecord, Finding
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.signature import signature_of
-from exportdoctor.core.protocol.scan import SMALL_MODEL
+from exportdoctor.core.protocol.scan import SMALL_MODEL_SUFFIX
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.run.report import (
     FAILING,
@@ -86,7 +86,7 @@ class RunningAttempt:
 def running_attempt(probe: Probe, pid: int, since: float) -> RunningAttempt:
     """The attempt at a probe; one on a part's small model is shown as one on the part."""
     return RunningAttempt(
-        part=probe.part.removesuffix(SMALL_MODEL),
+        part=probe.part.removesuffix(SMALL_MODEL_SUFFIX),
         fqn=probe.fqn,
         pid=pid,
         since=since,
@@ -97,7 +97,7 @@ def running_attempt(probe: Probe, pid: int, since: float) -> RunningAttempt:
 
 def is_plain(probe: Probe) -> bool:
     """Whether the probe exports the unchanged module, so that its outcome is the module's own."""
-    return not probe.shims and not probe.variant and not probe.part.endswith(SMALL_MODEL)
+    return not probe.shims and not probe.variant and not probe.part.endswith(SMALL_MODEL_SUFFIX)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -18,7 +18,7 @@ from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.core.run.bisection import EnvironmentBisection, VersionBisection
 from exportdoctor.lanes.bisect_versions import Tell, VersionRange
 from exportdoctor.lanes.lane import Lane, LaneSpec, here, spec_of
-from exportdoctor.lanes.question import LaneQuestion
+from exportdoctor.lanes.lane_question import LaneQuestion
 from exportdoctor.report.bisection_text import BISECTION_FORMS, render_bisection
 from exportdoctor.store.runs import require_target
 
@@ -126,7 +126,7 @@ def _question(
     packages: list[str] | tuple[()],
     lanes: Iterator[Lane] | None,
 ) -> LaneQuestion:
-    from exportdoctor.lanes.question import finding_question, script_question, target_question
+    from exportdoctor.lanes.lane_question import finding_question, script_question, target_question
 
     name = asked[0]
     if len(asked) > 2:

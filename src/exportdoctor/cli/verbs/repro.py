@@ -117,7 +117,7 @@ def _budget(seconds: float | None, probes: int | None) -> ReductionBudget:
     if probes is None:
         by_itself = ReductionBudget(seconds=_SECONDS, at_most=_AT_MOST, for_long=_FOR_LONG)
         return ReductionBudget(seconds=seconds) if seconds else by_itself
-    return ReductionBudget(seconds=seconds or math.inf, questions=probes)
+    return ReductionBudget(seconds=seconds or math.inf, candidates=probes)
 
 
 def _verdict(made: ReproResult) -> int:

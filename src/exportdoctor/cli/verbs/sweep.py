@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -15,11 +17,132 @@ from exportdoctor.cli.packages import require_packages
 from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import write_out
 from exportdoctor.core.errors import ExitCode, UsageError
-from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.exporters import EXPORTERS, Exporter
 from exportdoctor.core.protocol.model_types import MODEL_KINDS
 
+if TYPE_CHECKING:
+    from exportdoctor.core.run.atlas import Also, Atlas, SampleFact
+    from exportdoctor.sweep.run_sweep import SweepRequest
+    from exportdoctor.sweep.sweep_targets import SweepTarget
+    from exportdoctor.sweep.target_task import SweepAnswer, SweepTask
+
 _PACKAGES = {"onnx": ("onnx", "onnxscript"), "ort": ("onnx", "onnxscript", "onnxruntime")}
-_SCAN_OPTIONS = ("exporter", "to", "search", "cure", "allow", "timeout", "memory_mb", "use_cache")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepArguments:
+    """The command line of a sweep, as click parsed it: `search`, `cure` and `use_cache` are whether the flag was given
+    that switches it off."""
+
+    targets: tuple[str, ...]
+    kind: str | None
+    list_file: Path | None
+    sample: int | None
+    seed: int
+    few_layers: bool
+    sizes: Literal["both", "static", "dynamic"]
+    to: str
+    also: tuple[Also, ...]
+    exporter: Exporter
+    search: bool
+    cure: bool
+    allow: tuple[str, ...]
+    timeout: float | None
+    memory_mb: float | None
+    use_cache: bool
+    jobs: int | None
+    scheduler: str
+    target_timeout: float
+    target_memory: float | None
+    keep: tuple[Path, ...]
+    against: Path | None
+    out: Path | None
+    quiet: bool
+
+    def check(self) -> None:
+        """Raise UsageError for what does not go together, and for an earlier atlas that cannot be read."""
+        from exportdoctor.sweep.run_sweep import read_atlas
+
+        self._check_columns()
+        if self.few_layers and not self.kind:
+            raise UsageError("--few-layers is about model types", hint="Name their kind with --transformers")
+        if self.against is not None:
+            read_atlas(self.against)  # before any work
+
+    def request(self, folder: Path, *, command: str) -> SweepRequest:
+        """The sweep of these targets in `folder`. Those of --transformers are written there."""
+        from exportdoctor.sweep.cluster import default_memory_mb
+        from exportdoctor.sweep.run_sweep import SweepRequest, default_jobs
+
+        targets, sampled = self._find_targets(folder)
+        jobs = self.jobs or default_jobs()
+        return SweepRequest(
+            targets=targets,
+            folder=folder,
+            sizes=("static", "dynamic") if self.sizes == "both" else (self.sizes,),
+            to=self.to,
+            words=self.words,
+            jobs=jobs,
+            memory_mb=self.target_memory or default_memory_mb(jobs),
+            scheduler=self.scheduler,
+            command=command,
+            sample=sampled,
+            earlier=self.against,
+            also=tuple(dict.fromkeys(self.also)),
+            keep=self.keep,
+            few_layers=self.few_layers,
+        )
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The options of each scan. Each has one job, since there are as many scans."""
+        from exportdoctor.core.scan_options import DEFAULTS, ScanOptions, option_words
+
+        options = ScanOptions(
+            exporter=self.exporter,
+            to=self.to,
+            search=not self.search,
+            cure=not self.cure,
+            alternatives=self.cure,  # an atlas tells one cure of a cell
+            timeout=self.timeout,
+            memory_mb=self.memory_mb,
+            jobs=DEFAULTS["jobs"],
+            use_cache=not self.use_cache,
+            allow=self.allow,
+        )
+        words = option_words(options)
+        at = words.index("--jobs")
+        return (*words[:at], *words[at + 2 :])
+
+    def _find_targets(self, folder: Path) -> tuple[tuple[SweepTarget, ...], SampleFact | None]:
+        """Those that are named or listed, then the model types; and of how many these were drawn."""
+        from exportdoctor.sweep.sweep_targets import find_model_types, name_targets, read_list
+
+        refs = [*self.targets, *(read_list(self.list_file) if self.list_file else ())]
+        targets, sampled = name_targets(refs), None
+        if self.kind:
+            types, sampled = find_model_types(
+                self.kind,
+                folder / "targets",
+                sample=self.sample,
+                seed=self.seed,
+                few_folder=folder / "few-layers" if self.few_layers else None,
+            )
+            taken = {target.name for target in targets}
+            targets += [one for one in types if one.name not in taken]
+        if not targets:
+            raise UsageError("there is no target", hint="The list is empty")
+        return tuple(targets), sampled
+
+    def _check_columns(self) -> None:
+        """Refuse columns that the scan which is always made has already, or whose exporter makes no program."""
+        exporter = EXPORTERS[self.exporter]
+        if "strict" in self.also and exporter.traces_with_dynamo:
+            raise UsageError(f"--also strict asks what --exporter {self.exporter} asks", hint="Leave out one of them")
+        if "decomposed" in self.also and self.to == "decomposed":
+            raise UsageError("--also decomposed asks what --to decomposed asks", hint="Leave out one of them")
+        if "decomposed" in self.also and not exporter.makes_program:
+            raise UsageError(f"--exporter {self.exporter} makes no program that could be decomposed")
 
 
 @click.command(context_settings=CONTEXT)
@@ -103,123 +226,77 @@ def sweep(context: click.Context, /, **given: Any) -> int:
         raise click.UsageError(
             "TARGETS are missing: name some, or give --transformers KIND or --list FILE", ctx=context
         )
-    return _sweep(given, command=shlex.join(("exportdoctor", *context.obj)))
+    return _sweep(SweepArguments(**given), command=shlex.join(("exportdoctor", *context.obj)))
 
 
-def _sweep(given: dict[str, Any], *, command: str) -> int:
-    from exportdoctor.core.scan_options import DEFAULTS, ScanOptions, option_words
-    from exportdoctor.report.wording.atlas import rows_left_out, sweep_progress, sweep_summary
+def _sweep(arguments: SweepArguments, *, command: str) -> int:
+    from exportdoctor.report.wording.atlas import rows_left_out, sweep_summary
     from exportdoctor.store.places import data_home, new_run_id
-    from exportdoctor.sweep.cluster import default_memory_mb
-    from exportdoctor.sweep.run_sweep import (
-        SweepRequest,
-        ask_what_is_left,
-        default_jobs,
-        names_in_atlas,
-        read_atlas,
-        read_kept_rows,
-        write_atlas,
-    )
-    from exportdoctor.sweep.sweep_targets import find_model_types, make_tasks, name_targets, read_list
+    from exportdoctor.sweep.run_sweep import names_in_atlas, read_kept_rows, write_atlas
+    from exportdoctor.sweep.sweep_targets import make_tasks
 
-    _check_columns(given)
-    if given["few_layers"] and not given["kind"]:
-        raise UsageError("--few-layers is about model types", hint="Name their kind with --transformers")
-    if given["against"] is not None:
-        read_atlas(given["against"])  # before any work
-    folder = given["out"] or data_home() / "sweeps" / new_run_id("sweep")
+    arguments.check()
+    folder = arguments.out or data_home() / "sweeps" / new_run_id("sweep")
     _check_folder(folder)
-    refs = [*given["targets"], *(read_list(given["list_file"]) if given["list_file"] else ())]
-    targets, sampled = name_targets(refs), None
-    if given["kind"]:
-        types, sampled = find_model_types(
-            given["kind"],
-            folder / "targets",
-            sample=given["sample"],
-            seed=given["seed"],
-            few_folder=folder / "few-layers" if given["few_layers"] else None,
-        )
-        taken = {target.name for target in targets}
-        targets += [one for one in types if one.name not in taken]
-    if not targets:
-        raise UsageError("there is no target", hint="The list is empty")
-    options = {name: given[name] for name in _SCAN_OPTIONS if given[name] not in (None, ())}
-    options |= {name: not given[name] for name in ("search", "cure", "use_cache")}
-    options["alternatives"] = not options["cure"]  # an atlas tells one cure of a cell
-    jobs = given["jobs"] or default_jobs()
-    memory_mb = given["target_memory"] or default_memory_mb(jobs)
-    words = option_words(ScanOptions(**options, jobs=DEFAULTS["jobs"]))
-    at = words.index("--jobs")
-    words = (*words[:at], *words[at + 2 :])  # each scan has one, since there are as many scans
-    request = SweepRequest(
-        targets=tuple(targets),
-        folder=folder,
-        sizes=("static", "dynamic") if given["sizes"] == "both" else (given["sizes"],),
-        to=given["to"],
-        words=words,
-        jobs=jobs,
-        memory_mb=memory_mb,
-        scheduler=given["scheduler"],
-        command=command,
-        sample=sampled,
-        earlier=given["against"],
-        also=tuple(dict.fromkeys(given["also"])),
-        keep=given["keep"],
-        few_layers=given["few_layers"],
-    )
-    kept = read_kept_rows(request, timeout=given["target_timeout"])
+    request = arguments.request(folder, command=command)
+    kept = read_kept_rows(request, timeout=arguments.target_timeout)
     tasks = make_tasks(
         request.targets,
         folder,
         sizes=request.sizes,
-        words=words,
-        timeout=given["target_timeout"],
-        memory_mb=memory_mb,
+        words=request.words,
+        timeout=arguments.target_timeout,
+        memory_mb=request.memory_mb,
         also=request.also,
     )
-    begun, done = time.monotonic(), 0
-
-    def tell(answer: Any, of: int) -> None:
-        nonlocal done
-        done += 1
-        if not given["quiet"]:
-            told = ", ".join(f"{run.folder} {run.why or run.status}" for run in answer.runs)
-            print_line(sweep_progress(answer.name, told, done=done, of=of, seconds=time.monotonic() - begun))
-
-    stopped: BaseException | None = None
-    try:
-        ask_what_is_left(request, [task for task in tasks if task.name not in kept.rows], tell)
-    except (KeyboardInterrupt, Exception) as error:
-        stopped = error
-    if isinstance(stopped, UsageError) and not done:
-        raise stopped
+    left = [task for task in tasks if task.name not in kept.rows]
+    stopped = _ask(request, left, quiet=arguments.quiet)
     dropped = names_in_atlas(folder) - {task.name for task in tasks}
     atlas = write_atlas(request, tasks, kept)
     write_out("".join(f"{line}\n" for line in sweep_summary(atlas)))
-    if not given["quiet"]:
+    if not arguments.quiet:
         print_line(f"saved in {folder}")
     if dropped:
         print_line(rows_left_out(len(dropped)))
+    if isinstance(stopped, KeyboardInterrupt):
+        print_line("interrupted. The same command with the same --out continues")
+        return ExitCode.INTERRUPTED
     if stopped is not None:
-        if isinstance(stopped, KeyboardInterrupt):
-            print_line("interrupted. The same command with the same --out continues")
-            return ExitCode.INTERRUPTED
         raise stopped
+    return _exit_code(atlas)
+
+
+def _ask(request: SweepRequest, tasks: Sequence[SweepTask], *, quiet: bool) -> BaseException | None:
+    """Ask what is not answered yet, each answer told as it comes; returns what ended that before its time.
+
+    Raises UsageError where nothing was asked.
+    """
+    from exportdoctor.report.wording.atlas import sweep_progress
+    from exportdoctor.sweep.run_sweep import ask_what_is_left
+
+    begun, done = time.monotonic(), 0
+
+    def tell(answer: SweepAnswer, of: int) -> None:
+        nonlocal done
+        done += 1
+        if not quiet:
+            told = ", ".join(f"{run.folder} {run.why or run.status}" for run in answer.runs)
+            print_line(sweep_progress(answer.name, told, done=done, of=of, seconds=time.monotonic() - begun))
+
+    try:
+        ask_what_is_left(request, tasks, tell)
+    except (KeyboardInterrupt, Exception) as error:
+        if isinstance(error, UsageError) and not done:
+            raise
+        return error
+    return None
+
+
+def _exit_code(atlas: Atlas) -> ExitCode:
     verdicts = {cell.verdict for row in atlas.rows for cell in row.cells}
     if verdicts <= {"passes"}:
         return ExitCode.EXPORTS
     return ExitCode.TARGET if verdicts <= {"no_verdict"} else ExitCode.FINDINGS
-
-
-def _check_columns(given: dict[str, Any]) -> None:
-    """Refuse columns that the scan which is always made has already, or whose exporter makes no program."""
-    exporter, also = EXPORTERS[given["exporter"]], given["also"]
-    if "strict" in also and exporter.traces_with_dynamo:
-        raise UsageError(f"--also strict asks what --exporter {given['exporter']} asks", hint="Leave out one of them")
-    if "decomposed" in also and given["to"] == "decomposed":
-        raise UsageError("--also decomposed asks what --to decomposed asks", hint="Leave out one of them")
-    if "decomposed" in also and not exporter.makes_program:
-        raise UsageError(f"--exporter {given['exporter']} makes no program that could be decomposed")
 
 
 def _check_folder(folder: Path) -> None:

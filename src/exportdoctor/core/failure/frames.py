@@ -59,10 +59,14 @@ def is_user_file(path: str) -> bool:
     real = _real_path(path)
     if real.startswith((OUR_FOLDER, _torch_folder())):
         return False
-    installed = _INSTALLED.search(real)
-    if installed:
-        return installed[1].removesuffix(".py") not in TRACER_PACKAGES
-    return not real.startswith(_STDLIB)
+    package = installed_package(real)
+    return package not in TRACER_PACKAGES if package else not real.startswith(_STDLIB)
+
+
+def installed_package(path: str) -> str:
+    """The installed package that a file is of; empty for any other file."""
+    found = _INSTALLED.search(path)
+    return found[1].removesuffix(".py") if found else ""
 
 
 @cache

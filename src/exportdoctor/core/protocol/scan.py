@@ -58,7 +58,7 @@ class AttemptProbe(Command, frozen=True, kw_only=True, tag="attempt"):
 ScanCommand = Open | Prepare | Capture | AttemptProbe
 
 
-SMALL_MODEL = "~twin"
+SMALL_MODEL_SUFFIX = "~twin"
 """Suffix of a part's name: that part of the small model."""
 
 

@@ -268,7 +268,7 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to one probe. `seconds` is wall time of the attempt, `peak_rss_mb` its process's peak in MiB.
 
-    `kept_children` gives each child that no opaque op could replace, so that it ran as it is, with the reason.
+    `kept_children` gives each submodule that no opaque op could replace, so that it ran as it is, with the reason.
     `numbers` has a row for each input set on which the exported program was run. `note` is why a shim was not applied.
     `sources` is what the attempt was the first to read, as in Captured. `ground` answers a probe for it.
     `fixed` names the dynamic axes whose size is a constant in the program, None if that was not looked at. `refusal` is

@@ -13,7 +13,7 @@ import msgspec
 
 from exportdoctor.core.errors import ExitCode
 from exportdoctor.core.failure.finding import Finding
-from exportdoctor.core.protocol.scan import SMALL_MODEL, Captured, ModuleFact, Opened
+from exportdoctor.core.protocol.scan import SMALL_MODEL_SUFFIX, Captured, ModuleFact, Opened
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run import events as ev
@@ -118,7 +118,7 @@ class RunState:
                 self.running.pop(probe.id, None)
                 self.answers[probe.id] = outcome
                 if probe.shims:
-                    self.shim_sets.add((probe.part.removesuffix(SMALL_MODEL), probe.shims))
+                    self.shim_sets.add((probe.part.removesuffix(SMALL_MODEL_SUFFIX), probe.shims))
                 self.cached += cached
             case ev.ModuleJudged(part=part, fqns=fqns):
                 if part in self.parts:

@@ -151,14 +151,14 @@ def _functions_of(failure: Failure) -> tuple[str, ...]:
 class ShimSet:
     """A set to try, each of its shims with the failure for which it was added, the newest, and that of the newest.
 
-    `passed` is how many failures lie behind it, if the newest cures its own.
+    `depth` is how many failures lie behind it, if the newest cures its own.
     """
 
     shims: Ids
     chain: Chain
     newest: str
     before: Outcome
-    passed: int
+    depth: int
 
 
 @dataclass(frozen=True)
@@ -270,11 +270,11 @@ class CandidateQueue:
 
     def _push_set(self, tried: ShimSet, shim: Shim, chain: Chain, *, before: Outcome, several: bool = False) -> None:
         every = self._catalogue.put_in_order(tuple(name for name, _ in chain))
-        price = (self._catalogue.rank(every), -tried.passed, not several, shim.rank)
+        price = (self._catalogue.rank(every), -tried.depth, not several, shim.rank)
         known = self._priced.get(frozenset(every))
         if known is None or price < known:
             self._priced[frozenset(every)] = price
-            self._push(price, ShimSet(every, chain, shim.id, before, tried.passed + 1))
+            self._push(price, ShimSet(every, chain, shim.id, before, tried.depth + 1))
 
     def _push(self, price: tuple[int, int, bool, int], candidate: ShimSet | OtherWay) -> None:
         heapq.heappush(self._sets, ((*price, next(self._numbers)), candidate))

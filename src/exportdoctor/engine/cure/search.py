@@ -8,7 +8,7 @@ found; it is reduced to one that needs each shim.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -21,7 +21,7 @@ from exportdoctor.core.failure.kinds import SIZES_REFUSED
 from exportdoctor.core.records.outcome import Failure, Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run.report import Prescription
-from exportdoctor.engine.cure.alternatives import find_alternatives
+from exportdoctor.engine.cure.alternatives import AlternativeSearch
 from exportdoctor.engine.cure.catalogue import CandidateQueue, Chain, Ids, ShimCatalogue, ShimSet
 from exportdoctor.engine.cure.prescription import prescription_of
 from exportdoctor.engine.cure.trial import (
@@ -109,18 +109,8 @@ class CureSearch:
         if found.outcome.numbers:
             yield Prefetch(((large if large.values else target).ground,))
         if target.values and (self.alternatives or not self._catalogue.is_sound(found.shims, found.outcome)):
-            self.cures = yield from find_alternatives(
-                found,
-                self._catalogue,
-                self.trials,
-                partial(self._try, target),
-                probe_of=target.with_shims,
-                ahead=lambda shims: Prefetch((confirm(shims),) if confirm is not None else ()),
-                look_ahead=lambda probes: Lookahead(self.root.part, tuple(probes)),
-                confirm_ahead=lambda shims: Lookahead(
-                    self.root.part, (target.with_shims(shims), self._at_full_size(large, shims)) if shims else ()
-                ),
-            )
+            prober = _TargetProber(self, target, large)
+            self.cures = yield from AlternativeSearch(found, self._catalogue, self.trials, prober).steps()
         if small is not None:
             self.cures = yield from self._confirm(large, small, self.cures)
         yield Lookahead(self.root.part)
@@ -132,7 +122,9 @@ class CureSearch:
             self.prescription = prescription_of(self.cures, self._catalogue, ground=ground, stages=self.stages)
             if not self.cures[0].outcome.numbers:
                 makes_program = EXPORTERS[self.root.exporter].makes_program
-                self.note = self.note or (wording.NO_VALUES if makes_program else wording.NO_PROGRAM)
+                self.note = self.note or (
+                    wording.CURE_WITHOUT_VALUES if makes_program else wording.CURE_WITHOUT_PROGRAM
+                )
 
     def hidden_failures(self) -> list[Outcome]:
         """The failures that were met behind the first: on the way to a cure, or without one in the part's own mode.
@@ -162,7 +154,7 @@ class CureSearch:
         outcome = yield self.small
         if not self._same(outcome, self.first):
             return None
-        return SearchTarget(probe=self.small, first=outcome, values=True, name=wording.SMALL_MODEL, to=self.small.to)
+        return SearchTarget(probe=self.small, first=outcome, values=True, name=wording.ON_SMALL_MODEL, to=self.small.to)
 
     def _confirm(
         self, large: SearchTarget, small: SearchTarget, cures: tuple[CuringSet, ...]
@@ -274,7 +266,7 @@ class CureSearch:
             if found is not None and price >= (self._rank(found),):
                 break
             ahead = [target.with_shims(shims) for shims in (candidate.shims, *frontier.next_sets(_MOST_AHEAD))]
-            if confirm is not None and candidate.passed > 1:
+            if confirm is not None and candidate.depth > 1:
                 ahead.insert(1, confirm(candidate.shims))
             yield Lookahead(self.root.part, tuple(ahead))
             trial = yield from self._try(target, candidate.shims, candidate.before, met=frontier.met)
@@ -386,6 +378,32 @@ class CureSearch:
 
     def _same(self, one: Outcome, other: Outcome) -> bool:
         return same_failure(one, other, exporter=self.root.exporter)
+
+
+@dataclass(frozen=True)
+class _TargetProber:
+    """Asks for alternatives on `target`; `large` is the part itself."""
+
+    search: CureSearch
+    target: SearchTarget
+    large: SearchTarget
+
+    def probe_of(self, shims: Ids, *, proved: bool) -> Probe:
+        return self.target.with_shims(shims, proved=proved)
+
+    def try_set(self, shims: Ids, before: Outcome, *, proved: bool) -> ProbeSteps[ShimTrial]:
+        return self.search._try(self.target, shims, before, proved=proved)
+
+    def ask_ahead(self, shims: Ids) -> Prefetch:
+        is_small = self.target is not self.large
+        return Prefetch((self.search._at_full_size(self.large, shims),) if is_small else ())
+
+    def look_ahead(self, probes: Iterable[Probe]) -> Lookahead:
+        return Lookahead(self.search.root.part, tuple(probes))
+
+    def confirm_ahead(self, shims: Ids) -> Lookahead:
+        asked = (self.target.with_shims(shims), self.search._at_full_size(self.large, shims)) if shims else ()
+        return self.look_ahead(asked)
 
 
 def _is_behind_the_export(failure: Failure) -> bool:

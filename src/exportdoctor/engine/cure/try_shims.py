@@ -12,7 +12,7 @@ from exportdoctor.core.failure.finding import Finding, ShimResult
 from exportdoctor.core.failure.identity import same_failure
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.limits import UNMEASURED_ATTEMPT
-from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Open, Opened
+from exportdoctor.core.protocol.scan import SMALL_MODEL_SUFFIX, Capture, Captured, Open, Opened
 from exportdoctor.core.records.outcome import Agreement, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe, probe_template
 from exportdoctor.core.records.target import TargetRef
@@ -150,7 +150,7 @@ def _catalogue_of(shims: tuple[str, ...], options: ScanOptions, captured: Captur
 
 def _try_on_small_model(pool: Pool, treated: Probe) -> Outcome | None:
     try:
-        found = pool.capture_part(Capture(part=treated.part + SMALL_MODEL, exporter=treated.exporter))
+        found = pool.capture_part(Capture(part=treated.part + SMALL_MODEL_SUFFIX, exporter=treated.exporter))
     except ExportdoctorError:
         return None
     return pool.submit(msgspec.structs.replace(treated, part=found.part, fqn=found.prefix, to="run")).result()

@@ -1,7 +1,7 @@
 """Follow-up probes, made of a part's failures once every module has its verdict.
 
-First each failing parent with its children replaced, which shows failures of its own that a child's had hidden; then,
-for each failure, which dimensions must be dynamic. A part without failures has none.
+First each failing parent with its submodules replaced, which shows failures of its own that one of them had hidden;
+then, for each failure, which dimensions must be dynamic. A part without failures has none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from exportdoctor.engine.part.part_diagnosis import PartDiagnosis
 from exportdoctor.engine.probe_driver import ProbeSteps
 from exportdoctor.engine.verdicts.failure_groups import FailureGroup
 from exportdoctor.engine.verdicts.judge import ModuleVerdict, SiteOutcome, judge, shows_same_failure
-from exportdoctor.report.wording.shim_tries import NEVER_RAN, NO_OPAQUE_OPERATOR, kept_children_note, no_opaque_note
+from exportdoctor.report.wording.shim_tries import NEVER_RAN, NO_OPAQUE_OPERATOR, kept_submodules_note, no_opaque_note
 
 _OF_DIMENSIONS = frozenset({OutcomeStatus.FAILED, OutcomeStatus.TIMED_OUT})
 
@@ -39,12 +39,12 @@ class FollowUps:
         self._searched: set[tuple[str, ...]] = set()
 
     def own_code_steps(self) -> Iterator[ProbeSteps[None]]:
-        """For each module that fails through a child: does its own code fail too?"""
+        """For each module that fails through a submodule: does its own code fail too?"""
         for verdict in self.diagnosis.placed_verdicts():
             failure = verdict.outcome.failure
             if verdict.blamed_module == verdict.fqn or (failure is not None and failure.stage != "export"):
                 continue
-            if EXPORTERS[self.template.exporter].takes_opaque_children:
+            if EXPORTERS[self.template.exporter].takes_opaque_submodules:
                 yield self._own_code(verdict)
             else:
                 self.diagnosis.notes[verdict.fqn] = NO_OPAQUE_OPERATOR
@@ -71,7 +71,7 @@ class FollowUps:
             notes[verdict.fqn] = NEVER_RAN
             return
         if outcome.kept_children:
-            notes[verdict.fqn] = kept_children_note(outcome)
+            notes[verdict.fqn] = kept_submodules_note(outcome)
         if found.failing and found.blamed_module == verdict.fqn:
             self.diagnosis.own_code[verdict.fqn] = found
 
@@ -88,6 +88,6 @@ class FollowUps:
 
 
 def _ends_before_forward(verdict: ModuleVerdict) -> bool:
-    """Whether nothing had been traced: what is refused then may belong to a child that was replaced."""
+    """Whether nothing had been traced: what is refused then may belong to a submodule that was replaced."""
     failure = verdict.outcome.failure
     return failure is not None and not failure.traced and not verdict.located

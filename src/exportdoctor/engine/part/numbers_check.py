@@ -22,7 +22,7 @@ from exportdoctor.engine.part.part_diagnosis import PartDiagnosis
 from exportdoctor.engine.probe_driver import ProbeSteps
 from exportdoctor.engine.verdicts.judge import ModuleVerdict, SiteOutcome
 from exportdoctor.report.wording import export as wording
-from exportdoctor.report.wording.shim_tries import SMALL_MODEL, reasons_of_refusals
+from exportdoctor.report.wording.shim_tries import ON_SMALL_MODEL, reasons_of_refusals
 
 _REFUSAL = re.compile(r"Guard failed|Expected input .* to be |Runtime assertion failed|[Ee]xpected .* but got")
 """What a program raises before it computes: sizes that its guards, ranges and assertions do not admit."""
@@ -58,7 +58,7 @@ def numbers_steps_of_small_model(part: PartDiagnosis, small: Probe) -> ProbeStep
     if found.verdict == "unknown":
         found = NumbersCheck(verdict="unknown", note=wording.no_values(found.note))
     elif found.proof is not None:
-        found = msgspec.structs.replace(found, proof=msgspec.structs.replace(found.proof, on=SMALL_MODEL))
+        found = msgspec.structs.replace(found, proof=msgspec.structs.replace(found.proof, on=ON_SMALL_MODEL))
     part.numbers = found
 
 

@@ -11,9 +11,9 @@ long as what it offers
 - compiles,
 - costs strictly less (syntax nodes and imports, then characters, then the text itself), which is why the
   whole ends,
-- uses nothing undefined that the start did not, which is why few questions are wasted.
+- uses nothing undefined that the start did not, which is why few candidates are wasted.
 
-The order of the passes matters for the number of questions, not for these properties: what removes most comes
+The order of the passes matters for the number of candidates, not for these properties: what removes most comes
 first, so that the passes that ask about each expression do so of a short source.
 """
 

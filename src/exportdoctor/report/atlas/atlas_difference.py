@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from exportdoctor.core.run.atlas import AtlasCell, AtlasChange, AtlasDifference, AtlasRow
+from exportdoctor.report.changes import find_changes
 
 Named = dict[str, str]
 
@@ -21,10 +22,10 @@ def compare_atlases(
     both = [model for model in new if model in old]
     before = {key: told for model in both for key, told in _tell_cells(old[model]).items()}
     after = {key: told for model in both for key, told in _tell_cells(new[model]).items()}
-    changes = _changes(before, after)
+    changes = find_changes(AtlasChange, before, after)
     return AtlasDifference(
         earlier=name,
-        environment=_changes(*environment),
+        environment=find_changes(AtlasChange, *environment),
         cells=changes,
         models_gone=tuple(sorted(old.keys() - new.keys())),
         models_new=tuple(sorted(new.keys() - old.keys())),
@@ -45,11 +46,3 @@ def _tell(cell: AtlasCell) -> str:
             return f"fails {' '.join(cell.failures)}".strip()
         case _:
             return cell.verdict
-
-
-def _changes(before: Named, after: Named) -> tuple[AtlasChange, ...]:
-    return tuple(
-        AtlasChange(what=what, before=before.get(what, ""), after=after.get(what, ""))
-        for what in dict.fromkeys((*before, *after))
-        if before.get(what) != after.get(what)
-    )

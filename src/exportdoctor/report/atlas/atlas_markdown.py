@@ -46,12 +46,7 @@ def _difference(atlas: Atlas) -> list[str]:
     found = atlas.difference
     if found is None:
         return []
-    lines = [words.change_line(change) for change in (*found.environment, *found.cells)]
-    if len(lines) > _SHOWN:
-        lines = [*lines[:_SHOWN], f"and {len(lines) - _SHOWN} more"]
-    lines += [f"new: {', '.join(found.models_new)}"] if found.models_new else []
-    lines += [f"gone: {', '.join(found.models_gone)}"] if found.models_gone else []
-    lines.append(f"{wording.count(found.same, 'cell')} as before")
+    lines = words.difference_lines(found, most=_SHOWN)
     return [f"## Since {_text(found.earlier)}", "\n".join(f"- {_text(line)}" for line in lines)]
 
 

@@ -50,10 +50,7 @@ def _difference(atlas: Atlas) -> list[str]:
     found = atlas.difference
     if found is None:
         return []
-    lines = [words.change_line(change) for change in (*found.environment, *found.cells)]
-    lines += [f"new: {', '.join(found.models_new)}"] if found.models_new else []
-    lines += [f"gone: {', '.join(found.models_gone)}"] if found.models_gone else []
-    lines.append(f"{wording.count(found.same, 'cell')} as before")
+    lines = words.difference_lines(found)
     return [f"<h2>Since {_text(found.earlier)}</h2>", "<ul>", *(f"<li>{_text(line)}</li>" for line in lines), "</ul>"]
 
 

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from exportdoctor.core.protocol.scan import SMALL_MODEL
+from exportdoctor.core.protocol.scan import SMALL_MODEL_SUFFIX
 from exportdoctor.core.run import events as ev
 from exportdoctor.core.run.run_state import RunState
 from exportdoctor.report.live.progress import Progress, SeenFindings
@@ -70,5 +70,5 @@ class _Picture:
             line = Text("  ", no_wrap=True, overflow="ellipsis")
             if since:
                 line.append(f"{duration(time.time() - since):>7}  ", "dim")
-            line.append(f"{probe.part.removesuffix(SMALL_MODEL)}  {plain(module_name(probe.fqn))}", "cyan")
+            line.append(f"{probe.part.removesuffix(SMALL_MODEL_SUFFIX)}  {plain(module_name(probe.fqn))}", "cyan")
             yield line.append(f"  {plain(probe_note(probe))}", "dim")

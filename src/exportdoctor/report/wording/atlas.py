@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from statistics import median
 
-from exportdoctor.core.run.atlas import Atlas, AtlasCell, AtlasChange, RootCause, StageShare
+from exportdoctor.core.run.atlas import Atlas, AtlasCell, AtlasChange, AtlasDifference, RootCause, StageShare
 from exportdoctor.report.wording.formatting import count, duration
 
 VERDICT_WORDS = {
@@ -157,6 +157,16 @@ def cell_cure(cell: AtlasCell) -> str:
 def change_line(change: AtlasChange) -> str:
     """`what: before → after`."""
     return f"{change.what}: {change.before or 'missing'} → {change.after or 'missing'}"
+
+
+def difference_lines(found: AtlasDifference, *, most: int | None = None) -> list[str]:
+    """What changed, `most` cells and versions one by one; the models that came and went, and what is as before."""
+    lines = [change_line(change) for change in (*found.environment, *found.cells)]
+    if most is not None and len(lines) > most:
+        lines = [*lines[:most], f"and {len(lines) - most} more"]
+    lines += [f"new: {', '.join(found.models_new)}"] if found.models_new else []
+    lines += [f"gone: {', '.join(found.models_gone)}"] if found.models_gone else []
+    return [*lines, f"{count(found.same, 'cell')} as before"]
 
 
 def few_layers_note(few: str) -> str:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.limits import LOG_MB
-from exportdoctor.core.protocol.scan import SMALL_MODEL
+from exportdoctor.core.protocol.scan import SMALL_MODEL_SUFFIX
 from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run import events as ev
@@ -247,7 +247,7 @@ def probe_note(probe: Probe) -> str:
     how = []
     if probe.shims:
         how.append(f"with {' + '.join(probe.shims)}")
-    if probe.part.endswith(SMALL_MODEL):
+    if probe.part.endswith(SMALL_MODEL_SUFFIX):
         how.append("on a small model")
     if probe.to == "compare" and not probe.shims:
         how.append("and compared with eager")

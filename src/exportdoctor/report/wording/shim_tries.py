@@ -13,7 +13,7 @@ from exportdoctor.core.records.outcome import Agreement, Outcome, OutcomeStatus
 from exportdoctor.report.wording.formatting import count
 
 PART_ITSELF = "the part itself"
-SMALL_MODEL = "a small model with random weights"
+ON_SMALL_MODEL = "a small model with random weights"
 STRUCTURE_ALONE = "structure only, no values"
 OF_SMALL_MODEL = " (compared on a small model)"
 
@@ -28,9 +28,9 @@ NOT_TRIED = "could not be tried"
 NOT_PROVED = "not proved: compared on the known input sets only"
 NOT_AT_FULL_SIZE = "the shims that work on the small model do not work at full size"
 NOT_COMPARED_ON_SMALL_MODEL = "the outputs could not be compared with eager on the small model"
-NO_VALUES = "it exports with shims, but there are no values to compare its outputs with eager"
+CURE_WITHOUT_VALUES = "it exports with shims, but there are no values to compare its outputs with eager"
 
-NO_PROGRAM = (
+CURE_WITHOUT_PROGRAM = (
     "it exports with shims, but the TorchScript exporter's traces are not compared with eager: other sizes may be wrong"
 )
 
@@ -211,12 +211,12 @@ def _in_quotes(names: Sequence[str]) -> str:
 
 
 def no_opaque_note(outcome: Outcome) -> str:
-    """Why a module's own code could not be exported without its children."""
+    """Why a module's own code could not be exported without its submodules."""
     return f"own code not tested: an opaque operator cannot replace its children ({outcome.note})"
 
 
-def kept_children_note(outcome: Outcome) -> str:
-    """Which children ran as they are while their parent's own code was exported."""
+def kept_submodules_note(outcome: Outcome) -> str:
+    """Which submodules ran as they are while their parent's own code was exported."""
     return f"own code tested without replacing {'; '.join(outcome.kept_children)}"
 
 

@@ -23,7 +23,7 @@ class ReductionBudget:
     """
 
     seconds: float = 60.0
-    questions: int = 2000
+    candidates: int = 2000
     at_most: float = 0.0
     for_long: float = 0.0
 

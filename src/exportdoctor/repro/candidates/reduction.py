@@ -109,7 +109,7 @@ class Reducer:
                     source = slice_by_stack(self.judge, answer, self.tell)
         except KeyboardInterrupt:
             return ReductionResult(source, ended=_INTERRUPTED, eager=self.judge.eager)
-        result = self._drive(_all_passes, source, share=1 - _POLISHING, questions=self.clock.budget.questions)
+        result = self._drive(_all_passes, source, share=1 - _POLISHING, candidates=self.clock.budget.candidates)
         result = replace(result, trail=(draft, *result.trail))
         return self.cut_again(result) if code_lines(result.source) > LONG else result
 
@@ -135,8 +135,8 @@ class Reducer:
             return replace(found, ended=_INTERRUPTED)
         if source is None:
             return found
-        questions = max(0, self.clock.budget.questions - found.asked)
-        again = strict._drive(reduce_source, source, share=1.0, questions=questions)
+        candidates = max(0, self.clock.budget.candidates - found.asked)
+        again = strict._drive(reduce_source, source, share=1.0, candidates=candidates)
         return replace(
             again,
             closest=again.closest or found.closest,
@@ -177,14 +177,14 @@ class Reducer:
         return replace(found, same=same, runs=_CONFIRMATIONS)
 
     def _drive(
-        self, search: Callable[[str], Search[str, str]], source: str, *, share: float, questions: int
+        self, search: Callable[[str], Search[str, str]], source: str, *, share: float, candidates: int
     ) -> ReductionResult:
         width = self.judge.runner.width
         with ThreadPoolExecutor(width) as threads:
             oracle: ParallelOracle[str] = ParallelOracle(lambda one: threads.submit(self.judge, one), width=width)
             smallest = [source]
             limits = SearchLimits[str](
-                questions=questions,
+                candidates=candidates,
                 should_stop=lambda: self.clock.is_over(share, source=smallest[-1]),
                 size=source_size,
                 distance=source_distance,

@@ -55,7 +55,7 @@ class VerdictLog:
             return self._known.get(_digest(source))
 
     def note(self, source: str, verdict: Verdict) -> None:
-        """Remember a verdict; a full disk costs a resumed run some questions and nothing else."""
+        """Remember a verdict; a full disk costs a resumed run some candidates and nothing else."""
         with self._lock:
             self._known[_digest(source)] = verdict
             self._append(_digest(source), verdict.value)

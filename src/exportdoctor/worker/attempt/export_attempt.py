@@ -44,7 +44,7 @@ from exportdoctor.torch_internals.trees import tree_map_only
 from exportdoctor.worker.attempt.cost import CostSamples, watch_cost
 from exportdoctor.worker.attempt.fast_export import FastExport, InDoubt, NextAttempt, leave_in_doubt
 from exportdoctor.worker.attempt.fixed_axes import find_fixed_axes, find_refusing_guard
-from exportdoctor.worker.attempt.opaque_children import blames_opaque_op, replace_children
+from exportdoctor.worker.attempt.opaque_submodules import blames_opaque_op, replace_submodules
 from exportdoctor.worker.attempt.shimmed_export import shimmed_export
 from exportdoctor.worker.attempt.torchscript import export_torchscript
 from exportdoctor.worker.capture.attribute_reads import watch_reads
@@ -206,7 +206,7 @@ class _Attempt:
             watch_reads(module, probe.watch) as self.reads,
             record_symbol_origins() as self.origins,
             record_guards() as self.guards,
-            self._opaque_children() as self.kept,
+            self._opaque_submodules() as self.kept,
             self._describable_inputs(),
         ):
             call = self.call
@@ -278,10 +278,10 @@ class _Attempt:
         if failure is not None:
             raise StageFailed(stage, failure, passed)
 
-    def _opaque_children(self) -> AbstractContextManager[tuple[str, ...]]:
+    def _opaque_submodules(self) -> AbstractContextManager[tuple[str, ...]]:
         if not self.probe.opaque:
             return nullcontext(())
-        return replace_children(self.call.inner, self.call.inner_there, self.part.by_id())
+        return replace_submodules(self.call.inner, self.call.inner_there, self.part.by_id())
 
     @contextmanager
     def _describable_inputs(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.report.wording.export import DRAWS_IN_PYTHON, lost_subclass, unloadable_file
-from exportdoctor.shims import ExportCall, Inputs, NotApplicable, apply_shims, export_program, find, order_shims
+from exportdoctor.shims import ExportCall, Inputs, NotApplicable, Shim, apply_shims, export_program, find, order_shims
 from exportdoctor.shims.searches import keep_searches
 from exportdoctor.shims.state_run import memory_of
 from exportdoctor.targets.eager import run_calls
@@ -59,6 +60,9 @@ _SLOW_SET = 0.3
 """Of processor time for the example in eager. Most shims that are tried export nothing: then the other sets are made
 only for those that do."""
 
+SeeRefused = Callable[[Any, ExportCall, InputSet, Agreement], None]
+"""Is called with a program, what was exported, a set that it refuses, and how."""
+
 
 @keep_searches()
 def shimmed_export(
@@ -70,7 +74,7 @@ def shimmed_export(
     saving: Callable[[], AbstractContextManager[None]],
     go_on: Callable[[Any], None] = lambda program: None,
     see: Callable[[Any, ExportCall], None] = lambda program, given: None,
-    see_refused: Callable[[Any, ExportCall, InputSet, Agreement], None] = lambda program, given, one, row: None,
+    see_refused: SeeRefused = lambda program, given, one, row: None,
     in_doubt: Callable[[], None] | None = None,
 ) -> tuple[Agreement, ...]:
     """Export `call` under the probe's shims; with `to` = run or compare, compare the program with eager.
@@ -106,92 +110,202 @@ def shimmed_export(
             return (Agreement(inputs=sets[0].title, kind="example", trouble=describe_empty_constant(empty)),)
         ready = program.module()  # a run leaves it as it was
         own_buffers(ready)
-
-        def ask(given: ExportCall, one: InputSet) -> Agreement:
-            row = compare_set(ready, given, one)
-            if row.refused and row.kind != "size_one_or_zero":
-                see_refused(program, given, one, row)
-            return row
-
-        rows = [ask(given, one) for one in sets]
-        is_proof = bool(probe.shims) and probe.to == "run"
-        graded = fails_with_gradients(call.module, ready, given.convert, sets[0]) if is_proof and rows[0].holds else ""
-        agrees = all(row.holds or _is_of_layout(row, probe) for row in rows)
-        why = why_unloadable(program) if agrees else ""
-
-    def compare(*those: InputSet) -> list[Agreement]:
-        with apply_shims(shims, treated) as given:
-            return [ask(given, one) for one in those]
-
-    def hold(*those: InputSet) -> tuple[list[InputSet], list[Agreement], str]:
-        kept, rows, chance = _hold_to_eager(call.module, those, compare(*those), compare)
-        kept, rows, rounding = leave_out_rounding(call.module, kept, rows)
-        return kept, rows, "; ".join(filter(None, (chance, rounding)))
-
-    def export_again() -> None:
-        with apply_shims(shims, treated) as given:
-            export_program(given)
-
-    chance = ""
-    if not agrees:
-        kept, rows, chance = _hold_to_eager(call.module, sets, rows, compare)
-        sets = tuple(kept)
-        if agrees := all(row.holds or _is_of_layout(row, probe) for row in rows):
-            with apply_shims(shims, treated):
-                why = why_unloadable(program)
-    if rows[0].says_nothing:
-        return tuple(rows)
+        proof = _CureProof(
+            call=call,
+            probe=probe,
+            shims=shims,
+            treated=treated,
+            given=given,
+            program=program,
+            ready=ready,
+            see_refused=see_refused,
+        )
+        known = proof.compare_known(sets)
+    if not known.agrees:
+        known = proof.hold_known(known)
+    if known.rows[0].says_nothing:
+        return known.rows
     caught = say_texts()
     if caught_there:
-        raised = note_caught(caught_there, caught_in_eager(call.module, (one.calls for one in sets)))
+        raised = note_caught(caught_there, caught_in_eager(call.module, (one.calls for one in known.sets)))
         caught = "; ".join(filter(None, (raised, caught)))
-    may_refuse = is_proof and any(shim.soundness == "specialised" for shim in shims)
-    refuses = not agrees and may_refuse and all(row.holds or row.refused or _is_of_layout(row, probe) for row in rows)
-    if not agrees and not refuses:
-        why = "; ".join(filter(None, (caught, "" if treated.options.strict else _lost_subclass(call))))
-        rows = [row if row.holds else _with_notes([row], why)[0] for row in rows]
-        named = name_fixed_numbers(rows, sets, call.module, compare)
-        is_explained = probe.shims or why or named != rows or treated.options.strict
-        return tuple(named if is_explained else name_other_way(rows, sets, call.module, export_again))
-    rows = _with_notes(rows, unloadable_file(why) if why else "", graded, chance, caught)
-    drawer = drawer_for(call, sets[0], sizes=not refuses)
-    if probe.to == "compare":
-        ones = drawer.draw_ones() if is_complete else ()
-        _, more, chance = hold(*ones, *_drawn_refused(drawer, program, ready, given))
-        return (*_with_notes(rows, chance), *more)
-    if not _gives_the_same(call, sets[0]):
-        return tuple(rows)
-    each_size = drawer.draw_each_size() if refuses else ()
-    drawn = (
-        *each_size,
-        *drawer.draw_least(),
-        *drawer.draw(),
-        *_drawn_refused(drawer, program, ready, given, numbers=bool(probe.shims)),
-    )
-    asked, found, chance = hold(*drawn)
-    wrong = next((place for place, row in enumerate(found) if not (row.holds or (may_refuse and row.refused))), None)
-    if wrong is not None:
-        _, nearer, _ = hold(*drawer.shrink(asked[wrong]))
-        found[wrong] = next((row for row in nearer if not row.holds), found[wrong])
-    return (*_with_notes(rows, chance), *found)
+    if not known.agrees and not proof.only_refuses(known):
+        return proof.explain_difference(known, caught)
+    return proof.compare_drawn(known, caught, is_complete=is_complete)
 
 
-def _hold_to_eager(
-    module: torch.nn.Module,
-    sets: Sequence[InputSet],
-    rows: Sequence[Agreement],
-    compare: Callable[[InputSet], list[Agreement]],
-) -> tuple[list[InputSet], list[Agreement], str]:
-    """The sets and their rows, held to what eager gives with gradients and to how far rounding moves it, without those
-    that eager answers by chance, and what is said of these. Call it while no shim is active."""
-    first_rounding = any(map(has_halves, sets))  # explains nearly every difference there
-    if not first_rounding:
-        rows = held_to_traced(module, sets, rows, compare)
-    kept, rows, chance = leave_out_chance(module, sets, rows)
-    rows = widen_to_rounding(module, kept, rows)
-    if first_rounding and (traced := held_to_traced(module, kept, rows, compare)) != rows:
-        rows = widen_to_rounding(module, kept, traced)
-    return kept, rows, chance
+@dataclass(frozen=True, kw_only=True)
+class _KnownSets:
+    """The known input sets, and how the program agrees with eager on each.
+
+    `unloadable` is why its file cannot be loaded, `graded` what fails once gradients are recorded, `chance` what is
+    said of sets that are left out.
+    """
+
+    sets: tuple[InputSet, ...]
+    rows: tuple[Agreement, ...]
+    agrees: bool
+    unloadable: str = ""
+    graded: str = ""
+    chance: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _CureProof:
+    """A program that was exported under shims, held to eager without them.
+
+    `treated` is what the shims are applied to, and `given` what they made of it, which was exported. `ready` is the
+    program as a module.
+    """
+
+    call: ExportCall
+    probe: Probe
+    shims: Sequence[Shim]
+    treated: ExportCall
+    given: ExportCall
+    program: Any
+    ready: torch.nn.Module
+    see_refused: SeeRefused
+
+    def compare_known(self, sets: tuple[InputSet, ...]) -> _KnownSets:
+        """How the program agrees on the known sets. Call it while the shims are active."""
+        rows = tuple(self._ask(self.given, one) for one in sets)
+        graded = ""
+        if self._is_proof and rows[0].holds:
+            graded = fails_with_gradients(self.call.module, self.ready, self.given.convert, sets[0])
+        agrees = self._all_hold(rows)
+        unloadable = why_unloadable(self.program) if agrees else ""
+        return _KnownSets(sets=sets, rows=rows, agrees=agrees, unloadable=unloadable, graded=graded)
+
+    # what follows is called while no shim is active; `_compare` applies them again
+
+    def hold_known(self, known: _KnownSets) -> _KnownSets:
+        """The same, held to eager."""
+        sets, rows, chance = self._hold_to_eager(known.sets, known.rows)
+        unloadable = ""
+        if agrees := self._all_hold(rows):
+            with apply_shims(self.shims, self.treated):
+                unloadable = why_unloadable(self.program)
+        return _KnownSets(
+            sets=tuple(sets),
+            rows=tuple(rows),
+            agrees=agrees,
+            unloadable=unloadable,
+            graded=known.graded,
+            chance=chance,
+        )
+
+    def only_refuses(self, known: _KnownSets) -> bool:
+        """Whether shims that fix something make it refuse sets, and it agrees on the others."""
+        return self._may_refuse and all(row.refused or self._holds(row) for row in known.rows)
+
+    def explain_difference(self, known: _KnownSets, caught: str) -> tuple[Agreement, ...]:
+        """The rows of a program that differs, with what is known of the reason; `caught` is what the export met."""
+        strict = self.treated.options.strict
+        why = "; ".join(filter(None, (caught, "" if strict else _lost_subclass(self.call))))
+        rows = [row if row.holds else _with_notes([row], why)[0] for row in known.rows]
+        named = name_fixed_numbers(rows, known.sets, self.call.module, self._compare)
+        is_explained = self.probe.shims or why or named != rows or strict
+        return tuple(named if is_explained else name_other_way(rows, known.sets, self.call.module, self._export_again))
+
+    def compare_drawn(self, known: _KnownSets, caught: str, *, is_complete: bool) -> tuple[Agreement, ...]:
+        """The rows of a program that agrees on the known sets, and those of drawn ones."""
+        unloadable = unloadable_file(known.unloadable) if known.unloadable else ""
+        rows = _with_notes(known.rows, unloadable, known.graded, known.chance, caught)
+        example = known.sets[0]
+        drawer = drawer_for(self.call, example, sizes=known.agrees)
+        if self.probe.to == "compare":
+            ones = drawer.draw_ones() if is_complete else ()
+            _, more, chance = self._hold(*ones, *self._drawn_refused(drawer))
+            return (*_with_notes(rows, chance), *more)
+        if not _gives_the_same(self.call, example):
+            return tuple(rows)
+        drawn = (
+            *(() if known.agrees else drawer.draw_each_size()),
+            *drawer.draw_least(),
+            *drawer.draw(),
+            *self._drawn_refused(drawer, numbers=bool(self.probe.shims)),
+        )
+        asked, found, chance = self._hold(*drawn)
+        may_refuse = self._may_refuse
+        wrong = next((at for at, row in enumerate(found) if not (row.holds or (may_refuse and row.refused))), None)
+        if wrong is not None:
+            _, nearer, _ = self._hold(*drawer.shrink(asked[wrong]))
+            found[wrong] = next((row for row in nearer if not row.holds), found[wrong])
+        return (*_with_notes(rows, chance), *found)
+
+    @property
+    def _is_proof(self) -> bool:
+        return bool(self.probe.shims) and self.probe.to == "run"
+
+    @property
+    def _may_refuse(self) -> bool:
+        return self._is_proof and any(shim.soundness == "specialised" for shim in self.shims)
+
+    def _ask(self, given: ExportCall, one: InputSet) -> Agreement:
+        row = compare_set(self.ready, given, one)
+        if row.refused and row.kind != "size_one_or_zero":
+            self.see_refused(self.program, given, one, row)
+        return row
+
+    def _compare(self, *those: InputSet) -> list[Agreement]:
+        with apply_shims(self.shims, self.treated) as given:
+            return [self._ask(given, one) for one in those]
+
+    def _export_again(self) -> None:
+        with apply_shims(self.shims, self.treated) as given:
+            export_program(given)
+
+    def _holds(self, row: Agreement) -> bool:
+        """Also where a cure is wrong on inputs in another memory layout, which is a condition of it."""
+        return row.holds or (bool(self.probe.shims) and row.kind == "layout" and not row.refused)
+
+    def _all_hold(self, rows: Sequence[Agreement]) -> bool:
+        return all(map(self._holds, rows))
+
+    def _hold(self, *those: InputSet) -> tuple[list[InputSet], list[Agreement], str]:
+        """These sets and their rows, without those on which rounding alone moves eager as far."""
+        kept, rows, chance = self._hold_to_eager(those, self._compare(*those))
+        kept, rows, rounding = leave_out_rounding(self.call.module, kept, rows)
+        return kept, rows, "; ".join(filter(None, (chance, rounding)))
+
+    def _hold_to_eager(
+        self, sets: Sequence[InputSet], rows: Sequence[Agreement]
+    ) -> tuple[list[InputSet], list[Agreement], str]:
+        """The sets and their rows, held to what eager gives with gradients and to how far rounding moves it, without
+        those that eager answers by chance, and what is said of these."""
+        module = self.call.module
+        first_rounding = any(map(has_halves, sets))  # explains nearly every difference there
+        if not first_rounding:
+            rows = held_to_traced(module, sets, rows, self._compare)
+        kept, rows, chance = leave_out_chance(module, sets, rows)
+        rows = widen_to_rounding(module, kept, rows)
+        if first_rounding and (traced := held_to_traced(module, kept, rows, self._compare)) != rows:
+            rows = widen_to_rounding(module, kept, traced)
+        return kept, rows, chance
+
+    def _drawn_refused(self, drawer: SetDrawer, *, numbers: bool = False) -> Iterator[InputSet]:
+        """Sets of sizes that a guard of the program refuses, if it has one that is about more than two rows and alike
+        sizes; also of `numbers`, which shims make sizes."""
+        guards = guards_of(self.ready)
+
+        def leaves_of(inputs: Inputs) -> list[Any] | None:
+            try:
+                return inputs_in_traced_order(self.program, *self.given.convert(inputs))
+            except Exception:
+                return None  # the conversion needs others
+
+        def refuses(inputs: Inputs) -> str:
+            leaves = leaves_of(inputs)
+            return next(iter(violated_guards(guards, leaves)), "") if guards is not None and leaves is not None else ""
+
+        example = leaves_of(drawer.known[0])
+        if guards is None or example is None:
+            return
+        texts = guard_texts(guards, example)
+        if not all(map(_USUAL_GUARD.fullmatch, texts)):
+            limits = {int(limit) for text in texts for limit in _LIMIT.findall(text)}
+            yield from drawer.draw_refused(refuses, limits=limits, numbers=numbers)
 
 
 def _lost_subclass(call: ExportCall) -> str:
@@ -204,11 +318,6 @@ def _with_notes(rows: Sequence[Agreement], *notes: str) -> list[Agreement]:
     """The rows, with these notes on the first."""
     first, *rest = rows
     return [msgspec.structs.replace(first, note="; ".join(filter(None, (first.note, *notes)))), *rest]
-
-
-def _is_of_layout(row: Agreement, probe: Probe) -> bool:
-    """Whether a cure is wrong on inputs in another memory layout, which is a condition of it."""
-    return bool(probe.shims) and row.kind == "layout" and not row.refused
 
 
 def _make_known_sets(call: ExportCall, probe: Probe, *, all_of_them: bool) -> tuple[tuple[InputSet, ...], bool]:
@@ -251,32 +360,6 @@ def _gives_the_same(call: ExportCall, example: InputSet) -> bool:
 
 def _options(call: ExportCall, probe: Probe) -> Any:
     return dataclasses.replace(call.options, strict=EXPORTERS[probe.exporter].traces_with_dynamo)
-
-
-def _drawn_refused(
-    drawer: SetDrawer, program: Any, ready: torch.nn.Module, given: ExportCall, *, numbers: bool = False
-) -> Iterator[InputSet]:
-    """Sets of sizes that a guard of the program refuses, if it has one that is about more than two rows and alike
-    sizes; also of `numbers`, which shims make sizes."""
-    guards = guards_of(ready)
-
-    def leaves_of(inputs: Inputs) -> list[Any] | None:
-        try:
-            return inputs_in_traced_order(program, *given.convert(inputs))
-        except Exception:
-            return None  # the conversion needs others
-
-    def refuses(inputs: Inputs) -> str:
-        leaves = leaves_of(inputs)
-        return next(iter(violated_guards(guards, leaves)), "") if guards is not None and leaves is not None else ""
-
-    example = leaves_of(drawer.known[0])
-    if guards is None or example is None:
-        return
-    texts = guard_texts(guards, example)
-    if not all(map(_USUAL_GUARD.fullmatch, texts)):
-        limits = {int(limit) for text in texts for limit in _LIMIT.findall(text)}
-        yield from drawer.draw_refused(refuses, limits=limits, numbers=numbers)
 
 
 def own_buffers(ready: torch.nn.Module) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.records.outcome import Agreement
+from exportdoctor.targets.eager import CallResult
 from exportdoctor.torch_internals.tensor_subclasses import as_plain_tensor
 from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.prove.allowed_error import RELATIVE, allowed_where_computed
@@ -46,6 +47,11 @@ def compare_outputs(title: str, answers: Sequence[Any], wanted: Sequence[Any]) -
             absolute, relative, allowed = largest_difference(one, other)
             found.append(Agreement(inputs=title, max_abs=absolute, max_rel=relative, tolerance=allowed))
     return max(found, key=_misfit, default=Agreement(inputs=title))
+
+
+def same_outputs(one: CallResult, other: CallResult) -> bool:
+    """Whether the outputs of one call agree with those of the other."""
+    return compare_outputs("", tensors_in(one.output), tensors_in(other.output)).holds
 
 
 def are_nan(values: Sequence[Any]) -> list[bool]:

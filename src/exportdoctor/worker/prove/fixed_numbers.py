@@ -17,12 +17,12 @@ from exportdoctor.core.records.outcome import Agreement, Frame
 from exportdoctor.report.wording import export as wording
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import copy_inputs, restore_afterwards
+from exportdoctor.targets.iterator_places import PLAIN_KINDS
 from exportdoctor.targets.plain_state import without_writes
 from exportdoctor.worker.prove.assignments import Assignments, find_assignments
 from exportdoctor.worker.prove.compare_calls import KEEPS_STATE
 from exportdoctor.worker.prove.input_set import InputSet, run_in_eager
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _MOST_NAMES = 8
 
 Places = Mapping[str, tuple[torch.nn.Module, str, Any]]
@@ -88,7 +88,7 @@ def _changed_places(module: torch.nn.Module, one: InputSet, assigned: Assignment
     for path, child in module.named_modules():
         for name, value in vars(child).items():
             place = f"{path}.{name}".lstrip(".")
-            if isinstance(value, _PLAIN) or (isinstance(value, torch.Tensor) and place in assigned):
+            if isinstance(value, PLAIN_KINDS) or (isinstance(value, torch.Tensor) and place in assigned):
                 places[place] = child, name, value
     tensors = [
         name

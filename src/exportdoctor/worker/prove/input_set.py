@@ -17,7 +17,7 @@ from exportdoctor.targets.eager import CallResult, run_calls
 from exportdoctor.targets.input_objects import flatten_inputs
 from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.prove.compare_outputs import are_nan, tensors_in
-from exportdoctor.worker.prove.object_walk import tensors_by_path
+from exportdoctor.worker.prove.object_walk import is_whole, tensors_by_path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,13 +75,9 @@ class InputSet:
         first, *others = [tree_leaves(output) for output in self.disturbed] or [[]]
         if len(tree_leaves(self.results[0].output)) != len(first) or any(len(one) != len(first) for one in others):
             return frozenset()
-        places = [place for place, leaf in enumerate(first) if _is_whole(leaf)]
+        places = [place for place, leaf in enumerate(first) if isinstance(leaf, torch.Tensor) and is_whole(leaf)]
         found = frozenset(place for place in places if all(_equal(first[place], one[place]) for one in others))
         return found if len(found) < len(first) else frozenset()
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and not value.is_floating_point() and not value.is_complex()
 
 
 def _equal(one: torch.Tensor, other: Any) -> bool:
@@ -102,7 +98,7 @@ def disturbed_outputs(
     """The output, and those of other weights and of inputs with other floating values; nothing if it has no whole
     numbers among others, or if eager refuses one of them."""
     leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
-    if not 0 < sum(map(_is_whole, leaves)) < len(leaves):
+    if not 0 < sum(map(is_whole, leaves)) < len(leaves):
         return ()
     weights = [weight for weight in module.parameters() if weight.is_floating_point()]
     found = [output]

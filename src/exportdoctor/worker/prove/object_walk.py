@@ -12,8 +12,7 @@ import torch
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import same_values
 from exportdoctor.targets.held_state import attributes_of, slots_of
-
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+from exportdoctor.targets.iterator_places import PLAIN_KINDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +40,7 @@ def map_tensors(value: Any, change: Callable[[str, torch.Tensor], torch.Tensor])
 
 
 def _visit(value: Any, path: tuple[str, ...], within: tuple[Any, ...], seen: set[int]) -> Iterator[FoundValue]:
-    if isinstance(value, _PLAIN):
+    if isinstance(value, PLAIN_KINDS):
         yield FoundValue(path=path, value=value, within=within)
         return
     if id(value) in seen:
@@ -60,7 +59,7 @@ def _children(value: Any) -> list[tuple[str, Any]]:
             return [(f".{key}" if isinstance(key, str) else f"[{key!r}]", item) for key, item in value.items()]
         case list() | tuple() | deque():
             return [(f"[{place}]", item) for place, item in enumerate(value)]
-        case _ if isinstance(value, set | frozenset) and all(isinstance(item, _PLAIN) for item in value):
+        case _ if isinstance(value, set | frozenset) and all(isinstance(item, PLAIN_KINDS) for item in value):
             return [(f"[{item!r}]", True) for item in sorted(value, key=repr)]
         case _ if isinstance(value, type | torch.nn.Module) or callable(value):
             return []
@@ -78,7 +77,7 @@ def _map(value: Any, path: str, change: Callable[[str, torch.Tensor], torch.Tens
         items = [_map(item, path + key, change, seen) for key, item in _children(value)]
         if any(new is not old for new, old in zip(items, value, strict=True)):
             result = type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    elif not isinstance(value, _PLAIN):
+    elif not isinstance(value, PLAIN_KINDS):
         seen[id(value)] = value
         _map_children(value, path, change, seen)
     seen[id(value)] = result

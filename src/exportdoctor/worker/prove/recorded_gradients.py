@@ -20,7 +20,7 @@ from exportdoctor.report.wording.export import raises_with_gradients
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import CallResult, copy_inputs, needs_gradients, restore_afterwards, run_calls
 from exportdoctor.torch_internals.trees import tree_map
-from exportdoctor.worker.prove.compare_outputs import compare_outputs, tensors_in
+from exportdoctor.worker.prove.compare_outputs import same_outputs
 from exportdoctor.worker.prove.input_set import InputSet, says_nothing
 
 
@@ -47,7 +47,7 @@ def held_to_traced(
 def answered_with_gradients(module: torch.nn.Module, one: InputSet) -> InputSet | None:
     """The set with what eager gives where gradients are recorded; None where that is the same or cannot be had."""
     results = None if needs_gradients(module) else _run_with_gradients(module, one.calls)
-    if results is None or all(map(_alike, results, one.results)):
+    if results is None or all(map(same_outputs, results, one.results)):
         return None
     results = _run_with_gradients(module, one.calls, notes_state=True)
     if results is None:
@@ -113,7 +113,3 @@ def _run_with_gradients(
                 with suppress(RuntimeError):
                     buffer.detach_()
     return None if any(says_nothing(result.output) for result in results) else results
-
-
-def _alike(one: CallResult, other: CallResult) -> bool:
-    return compare_outputs("", tensors_in(one.output), tensors_in(other.output)).holds

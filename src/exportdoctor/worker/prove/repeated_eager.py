@@ -27,7 +27,7 @@ from exportdoctor.targets import BuiltPart
 from exportdoctor.targets.eager import CallResult, run_calls
 from exportdoctor.targets.plain_state import without_writes
 from exportdoctor.worker.prove.compare_calls import does_nothing
-from exportdoctor.worker.prove.compare_outputs import compare_outputs, tensors_in
+from exportdoctor.worker.prove.compare_outputs import same_outputs
 from exportdoctor.worker.prove.input_set import InputSet, says_nothing
 from exportdoctor.worker.prove.unused_draws import states_of_generators, uses_draws
 
@@ -37,7 +37,7 @@ def why_unrepeatable(module: torch.nn.Module, one: InputSet) -> str:
     numbers then, the state of torch's random numbers is the same. Call it while no shim is active."""
     try:
         with _filled_memory():
-            if all(map(_alike, run_calls(module, one.calls), one.results)):
+            if all(map(same_outputs, run_calls(module, one.calls), one.results)):
                 return ""
             again = run_calls(module, one.calls, notes_state=True)
     except Exception:  # a number that nobody wrote may be an index out of range
@@ -54,15 +54,11 @@ def why_unrepeatable(module: torch.nn.Module, one: InputSet) -> str:
 
 def why_unlike(module: torch.nn.Module, before: CallResult, again: CallResult) -> str:
     """Empty where eager gave the same for an equal call after the module was restored, else what is said of it."""
-    if _alike(again, before):
+    if same_outputs(again, before):
         return ""
     restored = {f"{path}.{name}".lstrip(".") for path, one in module.named_modules() for name in vars(one)}
     left = {name: value for name, value in again.numbers.items() if before.numbers.get(name, value) != value}
     return random_eager([name for name in left if name not in restored or without_writes(left[name])])
-
-
-def _alike(again: CallResult, before: CallResult) -> bool:
-    return compare_outputs("", tensors_in(again.output), tensors_in(before.output)).holds
 
 
 def repeatable_sets(part: BuiltPart, sets: Sequence[InputSet]) -> tuple[tuple[InputSet, ...], str]:

@@ -17,7 +17,7 @@ from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.repro import BuildStep, DraftReply, DraftRequest, NoMoreDrafts, ReproducedFailure
-from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Open
+from exportdoctor.core.protocol.scan import SMALL_MODEL_SUFFIX, Capture, Open
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.report import wording
@@ -65,7 +65,7 @@ _Reproduction = tuple[PartCapture, Outcome, Record, int]
 def _capture_alone(target: OpenTarget, command: DraftRequest) -> PartCapture | None:
     """The part with the one call that it is about; None where that cannot be had alone."""
     probe = command.probe
-    is_small = probe.part.endswith(SMALL_MODEL)  # of which nothing is captured but the root
+    is_small = probe.part.endswith(SMALL_MODEL_SUFFIX)  # of which nothing is captured but the root
     if not command.signature or not can_be_captured_alone(probe) or target.built is None or is_small:
         return None
     try:

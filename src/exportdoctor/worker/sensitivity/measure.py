@@ -112,11 +112,11 @@ class Sensitivity:
         self._known[frozenset([name])] = alone
         return {"local": local, "alone": alone, "cosine": cosine, "kl": kl, "top1": top1}
 
-    def smallest_set(self, ranking: Sequence[LayerCost], budget: float, questions: int) -> tuple[tuple[str, ...], int]:
+    def smallest_set(self, ranking: Sequence[LayerCost], budget: float, candidates: int) -> tuple[tuple[str, ...], int]:
         """The layers to keep so that the outputs stay within the budget, and how many sets were asked.
 
         The first so many of the ranking that suffice are found by halving, and then reduced by ddmin, after which no
-        single one can be left out; where `questions` end that search, these are the fewest that it found.
+        single one can be left out; where `candidates` end that search, these are the fewest that it found.
         """
         names = [one.name for one in ranking]
         asked = 0
@@ -138,7 +138,7 @@ class Sensitivity:
             ddmin(start),
             lambda kept: Verdict.YES if suffices(kept) else Verdict.NO,
             start=start,
-            limits=SearchLimits(questions=questions),
+            limits=SearchLimits(candidates=candidates),
         )
         return found.smallest, asked
 

@@ -1,4 +1,4 @@
-"""Cuts a script to what its failure needs, by data flow: one candidate that saves the reducer most of its questions.
+"""Cuts a script to what its failure needs, by data flow: one candidate that saves the reducer most of the others.
 
 The analysis is rough: whether the cut script still fails is for the verdict to say.
 """

@@ -1,6 +1,6 @@
-"""Replaces children by an opaque op with their captured output shapes, so that only the parent's own code can fail.
+"""Replaces submodules by an opaque op with their captured output shapes: only the parent's own code can fail then.
 
-A child is replaced in all of its calls, or in none and with a reason. Failures of the opaque op itself are discarded.
+A submodule is replaced in all of its calls, or in none and with a reason. Failures of the op itself are discarded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DTYPES = tuple(sorted({v for v in vars(torch).values() if isinstance(v, torch.d
 
 @cache
 def _operator() -> Callable[..., list[torch.Tensor]]:
-    """The custom op that replaces a child: returns new tensors of the given sizes and ignores the values of `inputs`.
+    """The custom op that replaces a submodule: new tensors of the given sizes, whatever the values of `inputs`.
 
     `sizes` are those of all outputs, split by `ranks`.
     """
@@ -59,15 +59,15 @@ def _fresh(
 
 @dataclass(frozen=True)
 class _StandIn:
-    """One call of a child with how to make each output leaf of it."""
+    """One call of a submodule with how to make each output leaf of it."""
 
     exchange: CallShapes
     choices: tuple[tuple[SizeRules, ...] | SizeRules | None, ...]
 
 
 @dataclass
-class _ChildCalls:
-    """A child's calls within one call of its parent, in order, then again from the first: export may run it twice."""
+class _SubmoduleCalls:
+    """Its calls within one call of its parent, in order, then again from the first: export may run it twice."""
 
     stands: list[_StandIn] = field(default_factory=list)
     turn: int = 0
@@ -79,23 +79,23 @@ class _ChildCalls:
 
 
 @contextmanager
-def replace_children(
+def replace_submodules(
     calls: Sequence[CallShapes], others: Sequence[CallShapes] | None, modules: Mapping[int, tuple[str, torch.nn.Module]]
 ) -> Iterator[tuple[str, ...]]:
-    """Within it, opaque ops replace the children in `calls`; yields a reason for each child that is kept.
+    """Within it, opaque ops replace the submodules in `calls`; yields a reason for each that is kept.
 
     `others` are the same calls in the second capture. `modules` maps ids to names and modules.
     """
     if others is None or [one.child for one in others] != [one.child for one in calls]:
         others = calls
-    actors: dict[int, _ChildCalls] = {}
+    actors: dict[int, _SubmoduleCalls] = {}
     kept: dict[int, str] = {}
     for one, other in zip(calls, others, strict=True):
         stand = _stand_in(one, other)
         if isinstance(stand, str):
             kept.setdefault(one.child, stand)
         else:
-            actors.setdefault(one.child, _ChildCalls()).stands.append(stand)
+            actors.setdefault(one.child, _SubmoduleCalls()).stands.append(stand)
     with ExitStack() as stack:
         for child, actor in actors.items():
             if child not in kept:
@@ -146,7 +146,7 @@ def _leaf_choices(
     return "it returns something else at other sizes"
 
 
-def _patch_forward(child: torch.nn.Module, calls: _ChildCalls) -> AbstractContextManager[None]:
+def _patch_forward(submodule: torch.nn.Module, calls: _SubmoduleCalls) -> AbstractContextManager[None]:
     operator = _operator()
 
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -154,7 +154,7 @@ def _patch_forward(child: torch.nn.Module, calls: _ChildCalls) -> AbstractContex
         leaves = tree_leaves((args, kwargs))
         return tree_unflatten(_outputs(operator, stand, leaves), stand.exchange.layout)
 
-    return patch_attribute(child, "forward", forward)
+    return patch_attribute(submodule, "forward", forward)
 
 
 def _outputs(operator: Callable[..., list[torch.Tensor]], stand: _StandIn, leaves: list[Any]) -> list[Any]:

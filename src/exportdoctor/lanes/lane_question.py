@@ -12,9 +12,9 @@ from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.run.lane_matrix import FailureName, LaneAnswer
 from exportdoctor.core.run.report import Report
 from exportdoctor.core.versions import installed_versions
+from exportdoctor.lanes.ask_in_lane import ask_scan, ask_script, name_of, part_answer
 from exportdoctor.lanes.code_changes import import_name
 from exportdoctor.lanes.lane import Lane
-from exportdoctor.lanes.lane_questions import ask_scan, ask_script, name_of, part_answer
 from exportdoctor.store.measurements import note_measurement
 from exportdoctor.store.runs import StoredRun
 
