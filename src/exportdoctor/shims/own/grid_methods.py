@@ -19,6 +19,7 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall, Named
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rewriting import Overlay, function_tree, rebind_globals
+from exportdoctor.shims.rules.hoisting.more_inputs import with_parameters
 
 _GRID = "grid_thw"
 _MEDIA = ("image", "video")
@@ -127,15 +128,8 @@ def _forward_with_inputs(
         finally:
             given.clear()
 
-    forward_popping.__signature__ = _with(signature, extra)  # type: ignore[attr-defined]
+    forward_popping.__signature__ = with_parameters(signature, extra)  # type: ignore[attr-defined]
     return forward_popping
-
-
-def _with(signature: inspect.Signature, names: list[str]) -> inspect.Signature:
-    known = list(signature.parameters.values())
-    last = [parameter for parameter in known if parameter.kind is parameter.VAR_KEYWORD]
-    more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in names]
-    return signature.replace(parameters=[*(p for p in known if p not in last), *more, *last])
 
 
 @contextmanager

@@ -34,12 +34,12 @@ def taking_more(
     those that it is given."""
     module = call.module
     names = [name for result in results for name in result.names if name]
-    with patch_root_forward(module, partial(_with_parameters, names, take)):
+    with patch_root_forward(module, partial(_make_forward, names, take)):
         bundled = call.kwargs.keys() - inspect.signature(module.forward).parameters.keys()
         yield call.with_options(flat_forward=call.options.flat_forward or bool(bundled))
 
 
-def _with_parameters(
+def _make_forward(
     names: Sequence[str], take: Callable[[Named], AbstractContextManager[None]], forward: Forward
 ) -> Forward:
     def forward_taking(*args: Any, **kwargs: Any) -> Any:
@@ -49,11 +49,12 @@ def _with_parameters(
         with take(taken):
             return forward(*args, **kwargs)
 
-    forward_taking.__signature__ = _with_names(inspect.signature(forward), names)  # type: ignore[attr-defined]
+    forward_taking.__signature__ = with_parameters(inspect.signature(forward), names)  # type: ignore[attr-defined]
     return forward_taking
 
 
-def _with_names(signature: inspect.Signature, names: Sequence[str]) -> inspect.Signature:
+def with_parameters(signature: inspect.Signature, names: Sequence[str]) -> inspect.Signature:
+    """The signature with further parameters, by keyword alone, that are None where they are not given."""
     known = list(signature.parameters.values())
     last = [parameter for parameter in known if parameter.kind is parameter.VAR_KEYWORD]
     more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in names]
