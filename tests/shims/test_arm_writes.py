@@ -18,12 +18,25 @@ HEAD = """import torch
 from torch import nn
 
 
+class Batch(dict):
+    def to(self, device):
+        return self
+
+
 class Writes(nn.Module):
     def __init__(self):
         super().__init__()
         self.lin = nn.Linear(4, 4)
         self.register_buffer("seen", torch.ones(4))
-        self.flag = False
+        self.flag, self.on, self.steps = False, True, 0
+        self.past = [torch.zeros(4), torch.ones(4)]
+
+    @property
+    def doubled(self):
+        return self.seen * 2
+
+    def latest(self):
+        return self.past[0]
 
     def forward(self, x):
 """
@@ -55,6 +68,14 @@ CHOSEN = {
         if x.sum() > 2: y[0] = 1
         elif x.sum() > 0: y[0] = 2
         else: y.neg_()
+        return y""",
+    "branch of Python in an arm": """
+        y = x * 1
+        if x.sum() > 0:
+            if self.on: y[0] = 1
+            for i in range(4):
+                if i % 2 == 0: y[:, i] = 0
+            y[1] += 2
         return y""",
     "loop": "y = x * 1\nfor i in range(4):\n    if x[:, i].sum() > 0: y[:, i] = 0\nreturn y",
     "mask": "y = x.clone()\nif (x > 1).any(): y[x > 1] = 1\nreturn y",
@@ -111,6 +132,42 @@ KEPT = {
     "another shape": "y = x[:2, :2].clone()\nif x.sum() > 0: y.t_()\nreturn y",
     "random values": "y = x * 1\nif x.sum() > 0: y.uniform_()\nreturn y",
     "overlapping": "y = x[:1].expand(3, 4)\nif x.sum() > 100: y[0] = 1\nreturn y",
+    "bound anew": "y = x\nif x.sum() > 0: y @= self.lin.weight\nreturn y - x",
+    "list of a module": "if x.sum() > 0:\n    self.past[0] = x[0]\n    x = x + self.latest()\nreturn x",
+    "two names of a list": """
+        ys = [x * 1, x * 2]
+        zs = ys
+        if x.sum() > 0: ys[0] = x * 3
+        else: zs[1] = x * 4
+        return ys[0] + ys[1]""",
+    "number of a module": "if x.sum() > 0: self.steps += 1\nreturn x + self.steps",
+    "overlapping by a window": "y = x * 1\nv = y.unfold(0, 2, 1)\nif x.sum() > 0: v[0] = 5\nreturn y",
+    "gaps in memory": """
+        y = (x * 1)[:, :2]
+        if x.sum() > 0:
+            y[0] = 5
+            t = y.reshape(-1)
+            t[1] = 9
+        return y""",
+    "property": "if x.sum() > 0:\n    self.doubled[0] = 7\n    x = x + self.doubled\nreturn x",
+    "container of a class": """
+        b = Batch(a=x)
+        if x.sum() > 0:
+            t = b.to("cpu")
+            t["a"] = x * 3
+        return b["a"]""",
+    "view of a copy that was written back": """
+        y = x * 1
+        if x.sum() > 0:
+            z = y[1]
+            if self.on:
+                y[0] = 1
+                z = y[0]
+            y[0] = 7
+            y = y + z
+        return y""",
+    "identity of a number": "done = False\nif x.sum() > 0: done = True\nreturn x * 2 if done is True else x",
+    "identity of a tensor": "y = x\nif x.sum() > 0: y = x * 2\nreturn x + 1 if y is x else y",
 }
 
 

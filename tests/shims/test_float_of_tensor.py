@@ -43,13 +43,35 @@ def test_a_whole_number_becomes_the_nearest_fraction() -> None:
         torch.testing.assert_close(program(x, n), Scaled()(x, n))
 
 
+class Asked(nn.Module):
+    def forward(self, x: Tensor, n: Tensor) -> Tensor:
+        if float(n.max()) > 0.1:
+            x = x * 2
+        return x if float(n.min()) < x.shape[0] else -x
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32])
+def test_a_condition_compares_what_python_compares(dtype: torch.dtype) -> None:
+    call = ExportCall(
+        module=Asked(),
+        args=(torch.randn(3, 4), torch.ones(2, dtype=dtype)),
+        dynamic_shapes=({0: Dim.DYNAMIC}, None),
+    )
+    with apply_shims([find("branch-as-where")], call) as given:
+        program = export_program(given).module()
+    for value in (0.0, 0.1, 0.100001, 1.0, 5.0, 6.0):
+        x, n = torch.randn(5, 4), torch.tensor([value, 6.0]).to(dtype)
+        torch.testing.assert_close(program(x, n), Asked()(x, n))
+
+
 def test_a_function_that_gives_torch_the_type_is_left_alone(tmp_path: Any) -> None:
     source = """
         import torch
         from torch import nn
         class Cast(nn.Module):
             def forward(self, x):
-                return x.to(float) * float(x.max())
+                n = float(x.max())
+                return x.to(float) * n if isinstance(n, float) else x
     """
     path = tmp_path / "casts.py"
     path.write_text("\n".join(line[8:] for line in source.splitlines()))

@@ -51,8 +51,7 @@ class BaselineCheck:
         if self.path is None or not report.complete:
             return None
         failures = read_baseline(self.path, missing_ok=self.update).failures
-        name, given = _check_name(report.target.ref, self.path), report.target.ref
-        known = failures.get(name, failures.get(given, ()))
+        known = failures.get(_check_name(report.target.ref, self.path), ())
         return compare_with_baseline(known, report, of_some_parts=self.of_some_parts)
 
     def _differs(self, path: Path, difference: BaselineDifference, report: Report) -> bool:
@@ -61,7 +60,7 @@ class BaselineCheck:
         if self.update:
             baseline, name = read_baseline(path, missing_ok=True), _check_name(report.target.ref, path)
             known = (*map(known_failure, report.findings), *difference.unasked)
-            write_baseline(path, baseline.replace_check(report.target.ref, ()).replace_check(name, known))
+            write_baseline(path, baseline.replace_check(name, known))
             kept = len(difference.unasked)
             print_line(f"baseline written: {path}" + (f", {count(kept, 'failure')} not asked kept" if kept else ""))
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -73,7 +74,7 @@ def _is_of(run: RunSummary, target: str) -> bool:
     if found is None:
         return run.ref.casefold() == target.casefold()
     path, rest = found[0].absolute(), found[1]
-    if not run.ref.endswith(f"{path.name}{rest}"):
+    if re.split(r"[\\/]", run.ref)[-1] != f"{path.name}{rest}":
         return False
     sources = sources_of(Path(run.path))
     real = {os.path.realpath(one) for one in sources if os.path.basename(one) in (path.name, "config.json")}

@@ -101,6 +101,13 @@ def same_sizes(one: Any, other: Any) -> bool:
     return all(guard_or_false(a == b) for a, b in zip(one.shape, other.shape, strict=True))
 
 
+def same_strides(one: Any, other: Any) -> bool:
+    """Whether two tensors of equal sizes are known to lie in memory in the same way; asking adds no guard."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return all(statically_known_true(a == b) for a, b in zip(one.stride(), other.stride(), strict=True))
+
+
 def has_unbacked_size(tensor: Any) -> bool:
     """Whether a size of the tensor depends on data."""
     from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols

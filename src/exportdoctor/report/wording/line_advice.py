@@ -354,8 +354,12 @@ def _fixed_by_python(finding: Finding) -> str:
 
 
 def _may_have_fractions(value: ast.expr) -> bool:
-    """Whether it divides, or multiplies: a factor may be a fraction."""
-    return any(isinstance(one, ast.Div | ast.Mult) for one in ast.walk(value))
+    """Whether it divides, or multiplies by what may be a fraction: neither a size nor a whole number of the code."""
+    factors = [side for one in ast.walk(value) if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mult)
+               for side in (one.left, one.right)]  # fmt: skip
+    fractions = [one for one in factors if isinstance(one, ast.Name | ast.Attribute)
+                 or (isinstance(one, ast.Constant) and isinstance(one.value, float))]  # fmt: skip
+    return bool(fractions) or any(isinstance(one, ast.Div) for one in ast.walk(value))
 
 
 def _is_no_tensor(value: ast.expr) -> bool:

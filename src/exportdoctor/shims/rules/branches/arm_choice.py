@@ -16,7 +16,7 @@ from typing import Any
 
 from exportdoctor.shims.record import NotApplicable
 from exportdoctor.shims.rules.branches.arm_watch import Unmergeable, reachable, watch_arm
-from exportdoctor.shims.rules.branches.arm_writes import COPY, WRITE_BACK, WRITTEN, is_copy
+from exportdoctor.shims.rules.branches.arm_writes import COPY, OWN_TENSOR, WRITE_BACK, WRITTEN, Holder, is_copy
 from exportdoctor.shims.rules.branches.chosen_numbers import choose_number
 from exportdoctor.shims.rules.code.later_writes import LaterWrites
 from exportdoctor.shims.rules.code.observed_rewrite import UNBOUND, ObservedRewrite, value_of
@@ -74,7 +74,8 @@ class ArmChoices(ObservedRewrite):
         """What the names mean in the code."""
         return {CHOOSE: self.choose, VALUE: value_of, BOTH: both_hold, EITHER: either_holds, NOT: does_not_hold,
                 NUMBER: number_of, EQUAL: all_equal, ANY: any_holds, ALL: all_hold, WITHIN: is_within,
-                WRITTEN: value_to_write, COPY: self.copy_to_write, WRITE_BACK: self.write_back}  # fmt: skip
+                WRITTEN: value_of, COPY: self.copy_to_write, WRITE_BACK: self.write_back,
+                OWN_TENSOR: self.own_tensor}  # fmt: skip
 
     def choose(
         self,
@@ -117,23 +118,34 @@ class ArmChoices(ObservedRewrite):
         finally:
             self.watches.pop()
 
-    def copy_to_write(self, value: Any) -> Any:
-        """A copy of a tensor, list or dict that an arm writes into, where both arms run to be chosen between; the value
-        itself otherwise, and where it is a number.
+    def copy_to_write(self, value: Any, holder: Holder) -> Any:
+        """A copy of what an arm writes into, where both arms run to be chosen between; the value itself otherwise, and
+        where it is a number that a name holds.
 
-        Raises Unmergeable for another object.
+        Raises Unmergeable for a list or dict that may have another name, another object, or a number of an attribute.
         """
         import torch
 
-        is_number = isinstance(value, int | float | complex | torch.SymInt | torch.SymFloat | torch.SymBool)
-        if not self.watches or is_number or value is UNBOUND:
+        if not self.watches or value is UNBOUND:
             return value
         watch = self.watches[-1]
         if isinstance(value, torch.Tensor):
             return value.clone() if watch is None else watch.copy(value)
-        if watch is None or type(value) not in (list, dict):
-            raise Unmergeable("an arm writes into an object")
+        numbers = (int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool)
+        if isinstance(value, numbers) and holder != "attribute":
+            return value
+        if watch is None or type(value) not in (list, dict) or holder != "own list":
+            raise Unmergeable("an arm writes into an object that may be known elsewhere")
         return watch.copy_container(value)
+
+    def own_tensor(self, value: Any) -> Any:
+        """What an arm makes and writes into. Raises Unmergeable for what is neither a tensor nor a number."""
+        import torch
+
+        kinds = (torch.Tensor, int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool)
+        if self.watches and not isinstance(value, kinds):
+            raise Unmergeable("an arm writes into an object")
+        return value
 
     def write_back(self, read: Callable[[], Any], written: Any) -> Any:
         """The tensor, list or dict that `read` gives, with what its copy holds; a number in place of another one."""
@@ -149,7 +161,7 @@ class ArmChoices(ObservedRewrite):
         if not isinstance(value, torch.Tensor):
             return value if isinstance(value, list | dict) else written
         if self.watches and self.watches[-1] is not None:
-            self.watches[-1].end_copy(value)
+            return self.watches[-1].write_back(value, written)
         return value.copy_(written)
 
     def _as_before(self, condition: Any, then: Any, other: Any, before: tuple[Any, ...], asked: Any) -> Any:
@@ -235,14 +247,6 @@ class ArmChoices(ObservedRewrite):
         taken, left = results if holds else results[::-1]
         known.refuses |= _has_nan(left) and not _has_nan(taken)
         return (then if holds else other)(*before) if taken is _NOTHING else taken
-
-
-def value_to_write(read: Callable[[], Any]) -> Any:
-    """What `read` gives, or a mark where there is no such name or attribute."""
-    try:
-        return value_of(read)
-    except AttributeError:
-        return UNBOUND
 
 
 def _not_copied(then: Callable[..., Any], other: Callable[..., Any], before: tuple[Any, ...]) -> list[Any]:
@@ -338,18 +342,21 @@ def is_within(value: Any, container: Any) -> Any:
     return value in container
 
 
-def number_of(value: Any, is_read: bool, other: Callable[[], Any], both: bool) -> Any:
-    """A side of a comparison with `other` in which `.item()` reads a number, this one if `is_read`, or `both`. The
+def number_of(value: Any, read: Any, other: Callable[[], Any], both: bool) -> Any:
+    """A side of a comparison with `other` in which a number is read, from this one by `read`, "item" or the function
+    float, unless that is None, or from `both`. The
     comparison must give what that of Python's numbers of 64 bits gives; a tensor would make another number one of its
     own dtype, and does where it is compared with a float that is read. A whole number that is compared with a float
     becomes one: the program asserts that it can be one."""
     import torch
 
     exporting = torch.compiler.is_exporting()
-    if not is_read:
+    if read is None:
         return torch.scalar_tensor(value, dtype=torch.float64) if type(value) is float and exporting else value
     if not exporting or not _is_tensor(value) or value.is_complex() or value.dtype is torch.uint64:
-        return value.item()
+        return value.item() if read == "item" else read(value)
+    if read != "item" and not value.is_floating_point():
+        value = value.to(torch.float64)
     beside = other()
     if value.is_floating_point():
         compared = torch.result_type(beside, 1.0) if _is_tensor(beside) and not both else torch.float64

@@ -19,17 +19,18 @@ from exportdoctor.shims.rules.code.pure_code import Purity
 from exportdoctor.targets.eager import hold_storage_id, storage_id
 from exportdoctor.targets.held_state import attributes_of
 from exportdoctor.torch_internals.pytree_registry import flatten_once, node_kind
+from exportdoctor.torch_internals.shape_env import same_strides
 from exportdoctor.torch_internals.trees import tree_flatten
 
 _REFUSES = frozenset({
     "argwhere", "bincount", "cholesky", "cross_entropy", "eigh", "embedding", "embedding_bag", "gather", "index_add",
-    "index_copy", "index_fill", "index_put", "index_select", "inv", "inverse", "lstsq", "lu_factor", "masked_select",
-    "nll_loss", "nonzero", "one_hot", "pinverse", "repeat_interleave", "scatter", "scatter_add", "scatter_reduce",
-    "solve", "take", "take_along_dim", "unique", "unique_consecutive",
+    "index_copy", "index_fill", "index_put", "index_reduce", "index_select", "inv", "inverse", "lstsq", "lu_factor",
+    "masked_scatter", "masked_select", "nll_loss", "nonzero", "one_hot", "pinverse", "put", "repeat_interleave",
+    "scatter", "scatter_add", "scatter_reduce", "solve", "take", "take_along_dim", "unique", "unique_consecutive",
 })  # fmt: skip
 _DIVIDES = frozenset({
-    "div", "floor_divide", "remainder", "fmod", "__floordiv__", "__rfloordiv__", "__ifloordiv__", "__mod__", "__rmod__",
-    "__imod__",
+    "div", "divide", "floor_divide", "remainder", "fmod", "__floordiv__", "__rfloordiv__", "__ifloordiv__", "__mod__",
+    "__rmod__", "__imod__",
 })  # fmt: skip
 """Functions that may refuse values: places out of range, singular matrices, nothing found; whole numbers by zero."""
 _WRITES = frozenset({
@@ -83,20 +84,25 @@ def watch_arm(codes: Collection[CodeType], *, calls: bool) -> Any:
         def copy(self, tensor: Any) -> Any:
             """A copy that the arm writes into; it may not use the memory of `tensor` by another name."""
             made = tensor.clone()
-            self.copied.append(storage_id(tensor))
-            self.copies.append(storage_id(made))
+            if not same_strides(made, tensor):  # a write into the copy may then do something else
+                raise Unmergeable("an arm writes into a tensor whose memory overlaps, or has gaps")
+            self.copied.append(_storage_of(tensor))
+            self.copies.append(_storage_of(made))
             return made
 
         def copy_container(self, container: Any) -> Any:
             """A copy of a list or dict in which the arm replaces items: the arm has no other name for it."""
-            if id(container) in self.reached or len([*_containers(container)]) > 1:
+            if len([*_containers(container)]) > 1 or id(container) in self.reached:
                 raise Unmergeable("an arm writes into a list or dict that it may also reach by another name")
             return container.copy()
 
-        def end_copy(self, tensor: Any) -> None:
-            """The copy of the tensor is written back within the arm."""
-            if storage_id(tensor) in self.copied:
-                self.copied.remove(storage_id(tensor))
+        def write_back(self, tensor: Any, copy: Any) -> Any:
+            """The tensor with the values of its copy. A view of that would be one of something else from here on."""
+            if _storage_of(tensor) in self.copied:
+                self.copied.remove(_storage_of(tensor))
+            written = tensor.copy_(copy)
+            self.copied.append(_storage_of(copy))
+            return written
 
         def new_ones(self, result: Any) -> set[int]:
             """The tensors of the arm's result, by identity, that were made in it and share values with no other."""
@@ -145,6 +151,14 @@ def watch_arm(codes: Collection[CodeType], *, calls: bool) -> Any:
 def _writes(name: str) -> bool:
     """Whether a function of this name writes into the first tensor that it is given."""
     return name in _WRITES or (name.endswith("_") and not name.endswith("__"))
+
+
+def _storage_of(tensor: Any) -> int:
+    """As `storage_id`, which no watch of an arm around sees."""
+    import torch
+
+    with torch._C.DisableTorchFunction():
+        return storage_id(tensor)
 
 
 def _is_tensor(value: Any) -> bool:

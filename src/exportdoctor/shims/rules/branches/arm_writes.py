@@ -10,16 +10,18 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from exportdoctor.shims.rules.code.code_swap import ARM
 from exportdoctor.shims.rules.code.made_code import call_of, load, thunk
 from exportdoctor.shims.rules.code.name_flow import all_names, is_arm, names_in_other_scopes, stored_names
-from exportdoctor.shims.rules.code.name_uses import bindings_of
+from exportdoctor.shims.rules.code.name_uses import bindings_of, identified_names
 from exportdoctor.shims.rules.code.pure_callees import has_pure_name
+from exportdoctor.shims.rules.loops.own_containers import own_containers
 
-WRITTEN, COPY, WRITE_BACK = "_value_to_write", "_copy_to_write", "_write_back"
-"""The names by which the code calls what reads, copies and writes back. Both ends are given the value as a function: it
-may be missing where no arm that writes into it is taken."""
+WRITTEN, COPY, WRITE_BACK, OWN_TENSOR = "_value_to_write", "_copy_to_write", "_write_back", "_own_tensor"
+"""The names by which the code calls what reads, copies and writes back. Both ends are given the value as a function,
+for its name may not be bound where no arm that writes into it is taken."""
 _COPIES = f"{ARM}_copy"
 """How the names of copies begin."""
 VIEWS = frozenset({"diagonal", "narrow", "select", "squeeze", "swapaxes", "swapdims", "t", "transpose", "unsqueeze",
@@ -33,6 +35,8 @@ _LEAVES = (
 )  # fmt: skip
 ADDS = frozenset({"append", "extend", "insert"})
 """Methods that add to a list."""
+Holder = Literal["name", "own list", "attribute"]
+"""What holds the value that is copied: a name, one of a list or dict of the function's own, an attribute."""
 
 
 def is_copy(name: str) -> bool:
@@ -40,10 +44,15 @@ def is_copy(name: str) -> bool:
     return name.startswith(_COPIES)
 
 
-def write_into_copies(function: ast.FunctionDef, is_open: Callable[[ast.expr], bool]) -> None:
-    """Rewrites, in place, the branches whose condition `is_open`, and those inside of them."""
+def write_into_copies(
+    function: ast.FunctionDef, is_open: Callable[[ast.expr], bool], is_plain: Callable[[ast.Attribute], bool]
+) -> None:
+    """Rewrites, in place, the branches whose condition `is_open`, and those inside of them. `is_plain` says whether an
+    attribute is a value that its object holds, and no property."""
     if not any(isinstance(one, ast.Global | ast.Nonlocal) for one in ast.walk(function)):
-        rewrite = _Copies(is_open, names_in_other_scopes(function))
+        identified = {name for one in ast.walk(function) for name in identified_names(one)}
+        containers = own_containers(function) - identified
+        rewrite = _Copies(is_open, is_plain, names_in_other_scopes(function), containers)
         function.body = rewrite.of_block(function.body, inside=False)
         ast.fix_missing_locations(function)
 
@@ -51,8 +60,11 @@ def write_into_copies(function: ast.FunctionDef, is_open: Callable[[ast.expr], b
 @dataclass
 class _Copies:
     is_open: Callable[[ast.expr], bool]
+    is_plain: Callable[[ast.Attribute], bool]
     others: set[str]
     """Names that functions inside may read or bind."""
+    containers: set[str]
+    """Names of lists and dicts that the function makes, and that no other name can stand for."""
     count: int = 0
 
     def of_block(self, statements: Sequence[ast.stmt], *, inside: bool) -> list[ast.stmt]:
@@ -71,38 +83,45 @@ class _Copies:
         arms = [*node.body, *node.orelse]
         if any(isinstance(one, _LEAVES) and not is_arm(one) for arm in arms for one in ast.walk(arm)):
             return [node]
-        written = {ast.unparse(root): root for root in _roots_written(arms)}
-        added = {one.target.id for arm in arms for one in ast.walk(arm)
-                 if isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Name)}  # fmt: skip
+        written: dict[str, list[Write]] = {}
+        for one in (each for arm in arms for each in ast.walk(arm)):
+            for write in writes_of(one):
+                written.setdefault(ast.unparse(write.root), []).append(write)
+        added = {write.root.id for writes in written.values() for write in writes
+                 if write.rebinds and isinstance(write.root, ast.Name)}  # fmt: skip
         bound = {one.id for arm in arms for one in stored_names(arm) if one.id not in added} | self.others
         bound |= {name for name in added if _is_bound_otherwise(name, arms)}
         before: list[ast.stmt] = []
         after: list[ast.stmt] = []
-        for text, root in written.items():
-            if text.partition(".")[0] in bound:
+        for text, writes in written.items():
+            root = writes[0].root
+            if text.partition(".")[0] in bound or (isinstance(root, ast.Attribute) and not self.is_plain(root)):
                 continue
             self.count += 1
             name = f"{_COPIES}_{self.count}"
+            holder = ast.Constant(self._holder(root, writes))
             renaming = _Renaming(text, name)
             node.body, node.orelse = (
-                [_bind(name, call_of(COPY, load(name))), *map(renaming.visit, arm)] for arm in (node.body, node.orelse)
+                [_bind(name, call_of(COPY, load(name), holder)), *map(renaming.visit, arm)]
+                for arm in (node.body, node.orelse)
             )
             before.append(_bind(name, call_of(WRITTEN, thunk(root))))
             back = call_of(WRITE_BACK, thunk(root), load(name))
-            rebinds = text in added or _is_added_to(text, arms)
+            rebinds = any(write.rebinds for write in writes)
             after.append(ast.Assign([_to_store(root)], back) if rebinds else ast.Expr(back))
         return [ast.copy_location(one, node) for one in (*before, node, *after)]
 
+    def _holder(self, root: ast.expr, writes: Sequence[Write]) -> Holder:
+        if isinstance(root, ast.Attribute):
+            return "attribute"
+        own = isinstance(root, ast.Name) and root.id in self.containers and all(write.is_direct for write in writes)
+        return "own list" if own else "name"
+
 
 def _is_bound_otherwise(name: str, arms: Sequence[ast.stmt]) -> bool:
-    added = {id(one.target) for arm in arms for one in ast.walk(arm) if isinstance(one, ast.AugAssign)}
+    every = (one for arm in arms for one in ast.walk(arm))
+    added = {id(one.target) for one in every if isinstance(one, ast.AugAssign) and is_in_place_update(one)}
     return any(one.id == name and id(one) not in added for arm in arms for one in stored_names(arm))
-
-
-def _is_added_to(text: str, arms: Sequence[ast.stmt]) -> bool:
-    """Whether an arm has `text += value`, or its like."""
-    updates = (one for arm in arms for one in ast.walk(arm) if isinstance(one, ast.AugAssign))
-    return any(ast.unparse(one.target) == text for one in updates)
 
 
 def _bind(name: str, value: ast.expr) -> ast.stmt:
@@ -136,31 +155,47 @@ class _Renaming(ast.NodeTransformer):
 # --- what a statement writes into
 
 
-def _roots_written(statements: Sequence[ast.stmt]) -> Iterator[ast.expr]:
-    for statement in statements:
-        for one in ast.walk(statement):
-            yield from roots_written_by(one)
+@dataclass(frozen=True)
+class Write:
+    """A write into the value of a name or an attribute, `root`. It `is_direct` where it stores an item of that itself,
+    as in `root[0] = value`, and `rebinds` where it also binds the root, as `root += value` does."""
+
+    root: ast.expr
+    is_direct: bool = False
+    rebinds: bool = False
 
 
-def roots_written_by(node: ast.AST) -> Iterator[ast.expr]:
-    """The names and attributes into whose values a statement itself writes, as in `root[0] = value`, `root += value`
-    and `root.view(-1).mul_(2)`."""
-    written: list[ast.expr] = []
+def writes_of(node: ast.AST) -> Iterator[Write]:
+    """What a statement itself writes into, as in `root[0] = value`, `root += value` and `root.view(-1).mul_(2)`."""
     match node:
         case ast.Assign(targets=targets):
-            written = [one.value for target in targets for one in parts_of(target) if isinstance(one, ast.Subscript)]
-        case ast.AugAssign(target=ast.Subscript(value=value)):
-            written = [value]
-        case ast.AugAssign(target=target):
-            written = [target]
-        case ast.Expr(value=ast.Call(func=ast.Attribute(value=value, attr=name))) if is_in_place(name):
-            written = [value]
+            stores = [one for target in targets for one in parts_of(target) if isinstance(one, ast.Subscript)]
+            yield from (_write(one.value, is_direct=_is_root(one.value)) for one in stores if root_of(one.value))
+        case ast.AugAssign(target=ast.Subscript(value=value)) if root_of(value):
+            yield _write(value)
+        case ast.AugAssign(target=target) if is_in_place_update(node) and root_of(target):
+            yield _write(target, rebinds=True)
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=value, attr=name))) if is_in_place(name) and root_of(
+            value
+        ):
+            yield _write(value)
         case ast.Call(func=ast.Name(id=name), args=[ast.Lambda(body=value), _]) if name == WRITE_BACK:
-            written = [value]
-    for one in written:
-        root = root_of(one)
-        if root is not None:
-            yield root
+            yield _write(value, is_direct=True)
+
+
+def _write(value: ast.expr, *, is_direct: bool = False, rebinds: bool = False) -> Write:
+    root = root_of(value)
+    assert root is not None
+    return Write(root, is_direct, rebinds)
+
+
+def _is_root(value: ast.expr) -> bool:
+    return isinstance(value, ast.Name | ast.Attribute)
+
+
+def is_in_place_update(node: ast.AST) -> bool:
+    """`x += y` and its like, which write into a tensor; `x @= y` binds a new one."""
+    return isinstance(node, ast.AugAssign) and not isinstance(node.op, ast.MatMult)
 
 
 def parts_of(target: ast.expr) -> Iterator[ast.expr]:
@@ -236,7 +271,7 @@ def _names_changed_by(node: ast.AST) -> Iterator[ast.Name]:
     match node:
         case ast.Call(func=ast.Attribute(value=ast.Name() as of, attr=name)) if name in ADDS:
             yield of
-    yield from (one for one in roots_written_by(node) if isinstance(one, ast.Name))
+    yield from (one.root for one in writes_of(node) if isinstance(one.root, ast.Name))
 
 
 def _values_bound(arm: Sequence[ast.stmt]) -> dict[str, list[ast.expr | None]]:
@@ -245,7 +280,7 @@ def _values_bound(arm: Sequence[ast.stmt]) -> dict[str, list[ast.expr | None]]:
     shown: dict[int, ast.expr] = {}
     for one in every:
         shown.update((id(name), value) for name, value in bindings_of(one))
-    added = {id(one.target) for one in every if isinstance(one, ast.AugAssign)}
+    added = {id(one.target) for one in every if isinstance(one, ast.AugAssign) and is_in_place_update(one)}
     found: dict[str, list[ast.expr | None]] = {}
     for name in (one for part in arm for one in stored_names(part)):
         if id(name) not in added:

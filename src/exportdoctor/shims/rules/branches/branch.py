@@ -43,7 +43,7 @@ def rewrite_branches(
     purity, plain = Purity(function=function, instances=instances), copy.deepcopy(node)
     LoopExits(purity, OpenConditions(lines, node).is_open).of_function(node)
     for one in (node, plain):
-        write_into_copies(one, OpenConditions(lines, one).is_open)
+        write_into_copies(one, OpenConditions(lines, one).is_open, purity.is_plain_attribute)
         merging = MergedBranches(purity, OpenConditions(lines, one), one)
         changed = merging.visit(one)
         if not asks_for_flags(changed):
@@ -77,9 +77,9 @@ SHIM = Shim(
         "their results. Two numbers of one type give a number, which is read from such a choice. Where an arm may "
         "refuse the values for which it is not taken (it looks up places, divides whole numbers, raises, or gives "
         "NaN), torch.cond computes one arm only; the shim does not apply where torch does not take them. Arms must "
-        "only compute, by assignments to local names, or write into tensors, lists and dicts: they write into copies, "
-        "and the values that are chosen are written back. They may not raise, draw random values, or read what they "
-        "write into by another name. What an arm prints, warns or logs is left out "
+        "only compute, by assignments to local names, or write into tensors, and into lists and dicts that the "
+        "function makes: they write into copies, and the values that are chosen are written back. They may not raise, "
+        "draw random values, or read what they write into by another name. What an arm prints, warns or logs is left out "
         "of the program, with the whole branch where it does nothing else. A loop that is left where a value says so, "
         "by `break` or `return`, is run to its end, and its later steps change nothing. The shim does not apply where "
         "a tensor that was chosen, or was chosen from, is written into later."

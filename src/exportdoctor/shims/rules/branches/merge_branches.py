@@ -23,11 +23,12 @@ from exportdoctor.shims.rules.branches.arm_choice import (
     VALUE,
     WITHIN,
 )
-from exportdoctor.shims.rules.branches.arm_writes import WRITE_BACK, is_copy, own_of_arm
+from exportdoctor.shims.rules.branches.arm_writes import OWN_TENSOR, WRITE_BACK, is_copy, is_in_place_update, own_of_arm
 from exportdoctor.shims.rules.branches.loop_exits import LEFT, exits_in, is_flag
 from exportdoctor.shims.rules.code.code_swap import ARM
 from exportdoctor.shims.rules.code.made_code import call_of, load, thunk
 from exportdoctor.shims.rules.code.name_flow import stored_names
+from exportdoctor.shims.rules.code.name_uses import identified_names
 from exportdoctor.shims.rules.code.pure_code import Purity
 
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
@@ -78,15 +79,23 @@ def keep_tensors(node: ast.expr) -> ast.expr:
 
 def _numbers(one: ast.expr, other: ast.expr) -> tuple[ast.expr, ast.expr]:
     """The two sides of a comparison, where one is a number that `.item()` reads from a tensor as what that compares."""
-    reads = [_read_by_item(side) for side in (one, other)]
+    reads = [_read_number(side) for side in (one, other)]
     if reads == [None, None]:
         return one, other
     both = ast.Constant(None not in reads)
-    a, b = (
-        call_of(NUMBER, read or side, ast.Constant(read is not None), thunk(other_read or other_side), both)
-        for side, read, other_side, other_read in zip((one, other), reads, (other, one), reads[::-1], strict=True)
-    )
-    return a, b
+    known = [read or (side, ast.Constant(None)) for side, read in zip((one, other), reads, strict=True)]
+    (a, b), (c, d) = known
+    return call_of(NUMBER, a, b, thunk(c), both), call_of(NUMBER, c, d, thunk(a), both)
+
+
+def _read_number(side: ast.expr) -> tuple[ast.expr, ast.expr] | None:
+    """What a number is read from, and how: by `item`, or by `float` as the code has it."""
+    match side:
+        case ast.Call(func=ast.Attribute(value=value, attr="item"), args=[], keywords=[]):
+            return value, ast.Constant("item")
+        case ast.Call(func=ast.Name(id="float"), args=[value], keywords=[]) if not isinstance(value, ast.Constant):
+            return value, load("float")
+    return None
 
 
 def _read_by_item(side: ast.expr) -> ast.expr | None:
@@ -136,6 +145,8 @@ class MergedBranches(ast.NodeTransformer):
         self.inside = 0  # an arm that was not taken may ask for values that nobody saw
         self.written = {name for one in ast.walk(node) for name in _written_names(one) if not is_copy(name)}
         self.function = node
+        self.identified = {name for one in ast.walk(node) for name in identified_names(one)}
+        self.own: dict[int, list[frozenset[str]]] = {}
         self.used: dict[int, set[str]] = {}
         tries = [one for one in ast.walk(node) if isinstance(one, ast.Try)]
         self.tried = {id(one) for outer in tries for one in ast.walk(outer)}
@@ -193,8 +204,11 @@ class MergedBranches(ast.NodeTransformer):
         bound = [{one.id for part in arm for one in _stored_names(part)} for arm in arms]
         if id(node) in self.tried and bound[0] != bound[1]:
             return False  # that a name is not bound may be caught
+        if self.identified & (bound[0] | bound[1]):
+            return False  # a symbolic number is not the number, and a tensor that is chosen not the one
         pures = [self._with_own(arm) for arm in arms]
         own = [one.tensors | one.containers for one in pures]
+        self.own[id(node)] = [one.tensors for one in pures]
         return (
             (not any(returns) or (ends and not inside))
             and not leaves
@@ -216,6 +230,9 @@ class MergedBranches(ast.NodeTransformer):
         stored = {one.id for arm in (node.body, node.orelse) for part in arm for one in _stored_names(part)}
         names = sorted(stored & self.used.get(id(node), stored))
         arms = [f"{ARM}_{self.count}_{place}" for place in (1, 2)]
+        for arm, tensors in zip((node.body, node.orelse), self.own.pop(id(node)), strict=True):
+            for part in arm:
+                _CheckedTensors(tensors).visit(part)
         result = ast.Return(ast.Tuple([load(name) for name in names], ast.Load()))
         made: list[ast.stmt] = [
             _function(arm, names, list(body) if ends else [*body, result])
@@ -267,10 +284,27 @@ def _with_returns_last(body: list[ast.stmt], is_open: Callable[[ast.expr], bool]
     return body
 
 
+class _CheckedTensors(ast.NodeTransformer):
+    """What an arm binds to these names is checked to be a tensor or a number, before it is written into."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self.names = names
+
+    def visit_Assign(self, node: ast.Assign) -> ast.Assign:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)]) if name in self.names:
+                node.value = ast.copy_location(call_of(OWN_TENSOR, node.value), node.value)
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+                for place, target in enumerate(targets):
+                    if isinstance(target, ast.Name) and target.id in self.names:
+                        values[place] = ast.copy_location(call_of(OWN_TENSOR, values[place]), values[place])
+        return node
+
+
 def _written_names(node: ast.AST) -> Iterator[str]:
     """The name of a value that is written into: what is chosen is a copy, so that the write would be lost to others."""
     match node:
-        case ast.AugAssign(target=ast.Name(id=name)):
+        case ast.AugAssign(target=ast.Name(id=name)) if is_in_place_update(node):
             yield name
         case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store()):
             yield name

@@ -29,7 +29,8 @@ class LaterWrites:
         if any(self._version_of(tensor) != version for tensor, version in self.kept):
             raise NotApplicable(f"a tensor is written into {self.named}")
         if not self.kept and self._has_and_writes(program):
-            raise NotApplicable(f"the program has {self.maker}s and writes into tensors, which a strict export hides")
+            makers = self.maker + ("es" if self.maker.endswith("ch") else "s")
+            raise NotApplicable(f"the program has {makers} and writes into tensors, which a strict export hides")
 
     def _version_of(self, tensor: Any) -> int:
         """How often the tensor or a view of it was written into; that cannot be seen of one made in inference mode."""

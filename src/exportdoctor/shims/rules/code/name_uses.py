@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from exportdoctor.shims.rules.code.name_flow import is_name, own_names
@@ -120,3 +120,17 @@ def is_new_tensor(node: ast.expr) -> bool:
         ]:
             return attribute in _NEW or (is_name(of, "torch") and attribute in _FILLED)
     return False
+
+
+def identified_names(node: ast.AST) -> Iterator[str]:
+    """The names in what is asked whether it is the same object as another one, but for None, or for its class."""
+    parts: list[ast.expr] = []
+    match node:
+        case ast.Compare(left=left, ops=ops, comparators=others) if any(
+            isinstance(op, ast.Is | ast.IsNot) for op in ops
+        ):
+            asked = [left, *others]
+            parts = asked if not any(isinstance(one, ast.Constant) and one.value is None for one in asked) else []
+        case ast.Call(func=ast.Name(id="type" | "id"), args=parts):
+            pass
+    return (one.id for part in parts for one in ast.walk(part) if isinstance(one, ast.Name))

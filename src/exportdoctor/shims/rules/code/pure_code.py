@@ -21,11 +21,13 @@ from exportdoctor.core.failure.frames import is_defined_in_torch
 from exportdoctor.shims.rules.branches.arm_writes import (
     ADDS,
     COPY,
+    OWN_TENSOR,
     VIEWS,
     WRITE_BACK,
     WRITTEN,
     is_copy,
     is_in_place,
+    is_in_place_update,
     parts_of,
 )
 from exportdoctor.shims.rules.code.code_swap import definition_of
@@ -121,6 +123,11 @@ class Purity:
             return isinstance(node.func, ast.Attribute) and hasattr(torch.Tensor, node.func.attr)
         return isinstance(callee, torch.nn.Module) or is_defined_in_torch(callee)
 
+    def is_plain_attribute(self, node: ast.Attribute) -> bool:
+        """Whether it is a value that its object holds, in each of the instances, and no property."""
+        holders = [one._resolve(node.value) for one in self._each()]
+        return all(holder is not _UNKNOWN and _holds_plainly(holder, node.attr) for holder in holders)
+
     def _each(self) -> list[Purity]:
         """The same for one instance each."""
         return [replace(self, instances=(one,)) for one in self.instances] if len(self.instances) > 1 else [self]
@@ -129,7 +136,7 @@ class Purity:
         if isinstance(node, ast.Expr):
             return isinstance(node.value, ast.Constant) or self._writes_into_own(node.value)
         if isinstance(node, ast.AugAssign):
-            return self.of_expression(node.value) and self._may_add_to(node.target)
+            return is_in_place_update(node) and self.of_expression(node.value) and self._may_add_to(node.target)
         if isinstance(node, ast.Raise):
             return self.may_raise
         if not isinstance(node, _STATEMENTS):
@@ -203,7 +210,7 @@ class Purity:
 
     def _is_pure_call(self, node: ast.Call) -> bool:
         match node:
-            case ast.Call(func=ast.Name(id=name)) if name in (COPY, WRITTEN):
+            case ast.Call(func=ast.Name(id=name)) if name in (COPY, WRITTEN, OWN_TENSOR):
                 return True
             case ast.Call(func=ast.Name(id=name), args=[ast.Lambda(body=root), _]) if name == WRITE_BACK:
                 return self._is_part_of_own(root)
@@ -293,6 +300,12 @@ class Purity:
                 holder = self._resolve(base)
                 return _UNKNOWN if holder is _UNKNOWN or _is_value(holder) else getattr(holder, name, _UNKNOWN)
         return _UNKNOWN
+
+
+def _holds_plainly(holder: Any, name: str) -> bool:
+    own = getattr(holder, "__dict__", {})
+    state = [own, *(own[kind] for kind in ("_buffers", "_parameters") if isinstance(own.get(kind), dict))]
+    return any(name in one for one in state) and not hasattr(getattr(type(holder), name, None), "__set__")
 
 
 def _holds_modules(value: Any) -> bool:

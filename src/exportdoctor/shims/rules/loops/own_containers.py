@@ -68,12 +68,17 @@ def names_written_in_place(function: ast.FunctionDef) -> set[str]:
 def write_items_as_bindings(function: ast.FunctionDef) -> set[str]:
     """Write what is stored in a list or dict of the function's own as a new value of its name, in loops; returns the
     names."""
-    made = {name for one in ast.walk(function) for name in made_by(one, _is_new)}
-    names = {name for name in made - names_in_other_scopes(function) if _has_no_other_name(name, function)}
+    names = own_containers(function)
     for one in ast.walk(function):
         if names and isinstance(one, ast.For):
             _Bindings(names).visit(one)
     return names
+
+
+def own_containers(function: ast.FunctionDef) -> set[str]:
+    """The names of lists and dicts that the function makes, and that no other name can stand for."""
+    made = {name for one in ast.walk(function) for name in made_by(one, _is_new)}
+    return {name for name in made - names_in_other_scopes(function) if _has_no_other_name(name, function)}
 
 
 def _is_new(node: ast.expr) -> bool:

@@ -48,10 +48,11 @@ def _find_namespaces(call: ExportCall, name: str) -> list[dict[str, Any]]:
 
 def _gives_away(code: CodeType, name: str) -> bool:
     """Whether it, or a function inside, uses the type otherwise than to call it or to ask for it by `isinstance`."""
-    loads = [one for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL" and one.argval == name]
-    plain = any(one.arg is not None and not one.arg & 1 for one in loads)  # the lowest bit: it is called next
+    loads = [one for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL"]
+    plain = [one for one in loads if one.argval == name and one.arg is not None and not one.arg & 1]  # 1: it is called
+    asking = [one for one in loads if one.argval == "isinstance"]
     inner = (one for one in code.co_consts if isinstance(one, CodeType))
-    return (plain and "isinstance" not in code.co_names) or any(_gives_away(one, name) for one in inner)
+    return len(plain) > len(asking) or any(_gives_away(one, name) for one in inner)
 
 
 def _reading_frames(call: ExportCall, name: str) -> list[FrameType]:
