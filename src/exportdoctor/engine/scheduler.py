@@ -256,13 +256,13 @@ class ProbeScheduler:
 
     def _fill_idle_jobs(self) -> None:
         """Attempt what may be needed next, and alternatives to a cure, where a processor would idle. An attempt of the
-        part itself begins before these, because it takes longest; behind other probes alternatives wait as all do. On
-        a GPU the others would be slower by what may be needed."""
+        part itself begins before these, because it takes longest: an alternative waits for no other probe in its way.
+        On a GPU the others would be slower by what may be needed."""
         likely = list(itertools.chain.from_iterable(map(self._first_unanswered, self._ahead.values())))
         if self.opened.device != "cpu":
             likely.clear()
         self._attempt_ahead(probe for probe in likely if not probe.part.endswith(SMALL_MODEL_SUFFIX))
-        while self._held and (self.pool.has_idle_job or self.pool.has_queue or not self._running):
+        while self._held and (self.pool.has_idle_job or not self._running):
             self._attempt(self._held.popleft())
         self._attempt_ahead(likely)
 

@@ -209,12 +209,6 @@ class Pool:
             running = sum(len(worker.running) for worker in self._workers)
             return self.isolation == "fork" and not self._waiting and running < self.jobs
 
-    @property
-    def has_queue(self) -> bool:
-        """Whether a probe waits for its turn."""
-        with self._lock:
-            return bool(self._waiting)
-
     def discard(self, running: RunningProbe) -> None:
         """End an early attempt that is not needed, and remove what it printed."""
         self.abandon(running)

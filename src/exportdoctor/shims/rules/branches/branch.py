@@ -80,9 +80,9 @@ SHIM = Shim(
         "only compute, by assignments to local names, or write into tensors, and into lists and dicts that the "
         "function makes: they write into copies, and the values that are chosen are written back. They may not raise, "
         "draw random values, or read what they write into by another name. What an arm prints, warns or logs is left "
-        "out of the program, with the whole branch where it does nothing else. A loop that is left where a value says so, "
-        "by `break` or `return`, is run to its end, and its later steps change nothing. The shim does not apply where "
-        "a tensor that was chosen, or was chosen from, is written into later."
+        "out of the program, with the whole branch where it does nothing else. A loop that is left where a value says "
+        "so, by `break` or `return`, is run to its end, and its later steps change nothing. The shim does not apply "
+        "where a tensor that was chosen, or was chosen from, is written into later."
     ),
     precondition=(
         "arms that torch.where chooses between, both sides of `and` and `or`, and all that `any` and `all` go over can "
