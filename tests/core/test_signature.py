@@ -45,7 +45,7 @@ def test_different_bugs_read_differently(one: str, two: str) -> None:
 
 
 def _failure(*, line: int = 3, source: str = "int(n)", folder: str = "/home/a", kind: str = "ValueError") -> Failure:
-    frame = Frame(file=f"{folder}/pkg/model.py", line=line, function="M.forward", source=source, user=True)
+    frame = Frame(file=f"{folder}/model.py", line=line, function="M.forward", source=source, user=True)
     return Failure(stage="export", exceptions=(ExceptionFact(type=kind, message="no"),), frames=(frame,))
 
 
@@ -54,6 +54,8 @@ def test_line_numbers_and_folders_are_no_part_of_it_but_the_source_is() -> None:
     assert first == signature_of_failure(_failure(line=90, folder="/srv/b"))
     assert first.key != signature_of_failure(_failure(source="int(m)")).key
     assert first.key != signature_of_failure(_failure(kind="TypeError")).key
+    one, other = (f"/lib/site-packages/{name}" for name in ("transformers/bert", "transformers/gpt2"))
+    assert signature_of_failure(_failure(folder=one)).key != signature_of_failure(_failure(folder=other)).key
 
 
 def test_a_pass_has_none_and_a_death_has_its_own() -> None:

@@ -10,6 +10,7 @@ import hashlib
 
 import msgspec
 
+from exportdoctor.core.failure.frames import library_path
 from exportdoctor.core.failure.messages import normalise
 from exportdoctor.core.records.outcome import Failure, Outcome, Stage
 
@@ -54,5 +55,7 @@ def signature_of(outcome: Outcome) -> Signature | None:
 
 
 def _tail(path: str) -> str:
-    """The last two parts of a path: the same on every machine, and mostly unique within a model."""
-    return "/".join(path.replace("\\", "/").split("/")[-2:])
+    """The last two parts of the path of a library's file, the last one of another: the folder around that may be called
+    otherwise in another checkout."""
+    parts = path.replace("\\", "/").split("/")
+    return "/".join(parts[-2:] if library_path(path) is not None else parts[-1:])
