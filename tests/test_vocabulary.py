@@ -119,7 +119,6 @@ SHARED_CONSTANTS = {
     "SHIM": "of each file of shims its own",
     "FIXED": "beside two such shims, the variant that fixes what is no tensor",
     "SHIMS": "those of one file in shims, the option --shims in cli",
-    "OWN": "the shims of shims/own, a prefix of names in rewritten code in shims/rules",
     "PROVIDER": "of each provider of shims its own",
     "GROUP": "the group of entry points: of the terminal interface in cli, of users' shims in shims",
     "SCHEMA": "of each file that is written its own: events, report, proof",

@@ -9,7 +9,7 @@ from exportdoctor.shims.rules.code.code_swap import ARM
 
 OTHER_SCOPES = (ast.FunctionDef, ast.Lambda, ast.ClassDef, ast.AsyncFunctionDef)
 _LATER = (*OTHER_SCOPES, ast.GeneratorExp, ast.Global, ast.Nonlocal)
-OWN = "_scan_"
+SCAN_PREFIX = "_scan_"
 """How the names begin that rewritten code binds, and no other name in it may."""
 _JUMPS = (ast.Break, ast.Continue, ast.Return, ast.Raise, ast.Try, ast.With)
 """What may leave statements undone that follow."""

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from exportdoctor.shims.rules.code.made_code import call_of, load, thunk
-from exportdoctor.shims.rules.code.name_flow import OWN
+from exportdoctor.shims.rules.code.name_flow import SCAN_PREFIX
 from exportdoctor.shims.rules.loops.loop_headers import LoopHeader
 from exportdoctor.shims.rules.loops.loop_steps import LoopStep, RowIndex
 
 APPLIES, BEGINS, SCAN, TAKE, MIRROR, KEEP, JOIN, WRITE, VALUE, NUMBERS = (
-    f"{OWN}{name}"
+    f"{SCAN_PREFIX}{name}"
     for name in (
         "applies", "begins", "steps", "rows_of", "start_from_end", "with_rows", "join", "write_rows", "value_of",
         "numbers_of",
@@ -21,7 +21,7 @@ APPLIES, BEGINS, SCAN, TAKE, MIRROR, KEEP, JOIN, WRITE, VALUE, NUMBERS = (
 )  # fmt: skip
 """What rewritten code calls."""
 
-_STATE, _ROWS = f"{OWN}state", f"{OWN}rows"
+_STATE, _ROWS = f"{SCAN_PREFIX}state", f"{SCAN_PREFIX}rows"
 _ONE = ast.Constant(1)
 
 
@@ -53,7 +53,7 @@ class LoopCode:
         return [ast.fix_missing_locations(ast.copy_location(copy.deepcopy(one), self.loop)) for one in made]
 
     def _name(self, what: str) -> str:
-        return f"{OWN}{what}_{self.number}"
+        return f"{SCAN_PREFIX}{what}_{self.number}"
 
     @property
     def _start(self) -> ast.expr:

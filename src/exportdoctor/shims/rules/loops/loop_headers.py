@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from exportdoctor.shims.rules.code.made_code import call_of, load
-from exportdoctor.shims.rules.code.name_flow import OWN
+from exportdoctor.shims.rules.code.name_flow import SCAN_PREFIX
 
-SOURCE, COUNT = f"{OWN}rows_first", f"{OWN}count_of"
+SOURCE, COUNT = f"{SCAN_PREFIX}rows_first", f"{SCAN_PREFIX}count_of"
 """What rewritten code calls: a tensor with its rows first, and how many such tensors have each."""
 _VIEWS = frozenset({"contiguous", "flip", "movedim", "permute", "swapaxes", "swapdims", "transpose"})
 """Methods that give the same values in another order."""
@@ -64,7 +64,7 @@ def header_of(loop: ast.For, number: int) -> LoopHeader | None:
             iter=ast.Call(func=ast.Name(id="enumerate"), args=[over], keywords=[]),
         ):
             return _over_rows(loop, index, target, over, number)
-    return _over_rows(loop, f"{OWN}at_{number}", loop.target, loop.iter, number)
+    return _over_rows(loop, f"{SCAN_PREFIX}at_{number}", loop.target, loop.iter, number)
 
 
 def _over_rows(loop: ast.For, index: str, target: ast.expr, over: ast.expr, number: int) -> LoopHeader | None:
@@ -83,7 +83,7 @@ def _over_rows(loop: ast.For, index: str, target: ast.expr, over: ast.expr, numb
     for place, (name, row) in enumerate(zip(names, rows, strict=True)):
         if not isinstance(name, ast.Name):
             return None
-        source, given = f"{OWN}tensor_{number}_{place}", load(f"{OWN}over_{number}_{place}")
+        source, given = f"{SCAN_PREFIX}tensor_{number}_{place}", load(f"{SCAN_PREFIX}over_{number}_{place}")
         read: ast.expr = ast.Subscript(load(source), load(index), ast.Load())
         if row.are_pieces:
             read = ast.Call(ast.Attribute(read, "unsqueeze", ast.Load()), [row.place], [])

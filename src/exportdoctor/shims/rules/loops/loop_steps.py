@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from exportdoctor.shims.rules.code.made_code import call_of, load
-from exportdoctor.shims.rules.code.name_flow import OWN, bound_names, is_name, read_names
+from exportdoctor.shims.rules.code.name_flow import SCAN_PREFIX, bound_names, is_name, read_names
 from exportdoctor.shims.rules.code.name_uses import NameUses, row_put_first
 
 _NO_STEP = (
@@ -85,7 +85,7 @@ class LoopStep:
         reads = _RowReads(self, bound)
         made = [reads.visit(one) for one in made]
         tensors = bound | {one.name for one in self.inputs}
-        numbers = _NumberReads(self.index, f"{OWN}number", tensors)
+        numbers = _NumberReads(self.index, f"{SCAN_PREFIX}number", tensors)
         made = [numbers.visit(one) for one in made]
         if numbers.found:
             self.number = numbers.name
@@ -100,7 +100,7 @@ class LoopStep:
 
     def _output(self, node: ast.stmt) -> tuple[str, ast.expr] | None:
         """The name of the row that a statement computes for the outside, and its expression."""
-        row = f"{OWN}made_{len(self.outputs)}"
+        row = f"{SCAN_PREFIX}made_{len(self.outputs)}"
         match node:
             case ast.Expr(
                 ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[value], keywords=[])
@@ -136,7 +136,7 @@ class _RowReads(ast.NodeTransformer):
         if not isinstance(node.ctx, ast.Load) or {*read_names(node.value)} & self.bound or _has_call(node.value):
             self.failed = True
             return node
-        name = f"{OWN}row_{len(self.step.inputs)}"
+        name = f"{SCAN_PREFIX}row_{len(self.step.inputs)}"
         known = (one for one in self.step.inputs if one.row.is_same(row) and one.place == place)
         found = next((one for one in known if _text(one.tensor) == _text(node.value)), None)
         if found is None:
@@ -149,7 +149,7 @@ class _RowReads(ast.NodeTransformer):
         return ast.copy_location(ast.Subscript(load(found.name), indices, ast.Load()), node)
 
 
-WITH_NUMBER = f"{OWN}with_number"
+WITH_NUMBER = f"{SCAN_PREFIX}with_number"
 """What rewritten code calls: an operator on a tensor and the tensor of the number of a step."""
 _OPERATORS = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv"}
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from exportdoctor.shims.rules.code.made_code import call_of, load
 from exportdoctor.shims.rules.code.name_flow import (
-    OWN,
+    SCAN_PREFIX,
     bound_names,
     names_in_other_scopes,
     own_names,
@@ -21,9 +21,9 @@ from exportdoctor.shims.rules.code.name_flow import (
 )
 from exportdoctor.shims.rules.code.name_uses import is_new_tensor, made_by, stacked_list
 
-WITH_ITEM = f"{OWN}with_item"
+WITH_ITEM = f"{SCAN_PREFIX}with_item"
 """What rewritten code calls: the list or dict with another item."""
-_VALUE = f"{OWN}item"
+_VALUE = f"{SCAN_PREFIX}item"
 _GOES_OVER = ("enumerate", "zip", "reversed")
 
 

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from exportdoctor.shims.rules.code.made_code import call_of, load
-from exportdoctor.shims.rules.code.name_flow import OWN, names_in_other_scopes, own_names, stored_names
+from exportdoctor.shims.rules.code.name_flow import SCAN_PREFIX, names_in_other_scopes, own_names, stored_names
 from exportdoctor.shims.rules.code.name_uses import is_new_tensor, made_by
 from exportdoctor.shims.rules.code.pure_code import Purity
 
-UPDATED = f"{OWN}with_update"
+UPDATED = f"{SCAN_PREFIX}with_update"
 """What rewritten code calls."""
 _OPERATORS = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv"}
 

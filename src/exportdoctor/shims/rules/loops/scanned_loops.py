@@ -18,7 +18,7 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.code.code_swap import compile_for, definition_of, owners_of, swap_code, user_functions
-from exportdoctor.shims.rules.code.name_flow import OWN, READS_ALL_NAMES, all_names, own_names
+from exportdoctor.shims.rules.code.name_flow import READS_ALL_NAMES, SCAN_PREFIX, all_names, own_names
 from exportdoctor.shims.rules.code.observed_rewrite import value_of
 from exportdoctor.shims.rules.code.pure_code import Purity
 from exportdoctor.shims.rules.loops.loop_code import (
@@ -260,7 +260,7 @@ def _means_other_things(function: FunctionType, node: ast.FunctionDef) -> bool:
 
     names, known = {*all_names(node)}, function.__globals__
     bound = {name for one in ast.walk(node) if not _is_read(one) for name in own_names(one)}
-    own = any(name.startswith(OWN) for name in names) or not known.keys().isdisjoint(NAMES)
+    own = any(name.startswith(SCAN_PREFIX) for name in names) or not known.keys().isdisjoint(NAMES)
     others = _PYTHONS_OWN & {*known, *bound} or names & READS_ALL_NAMES
     return own or bool(others) or "torch" in bound or known.get("torch", torch) is not torch
 

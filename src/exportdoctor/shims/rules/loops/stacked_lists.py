@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from exportdoctor.shims.rules.code.made_code import load
-from exportdoctor.shims.rules.code.name_flow import OTHER_SCOPES, OWN, names_in_other_scopes
+from exportdoctor.shims.rules.code.name_flow import OTHER_SCOPES, SCAN_PREFIX, names_in_other_scopes
 from exportdoctor.shims.rules.code.name_uses import JOINS, NameUses, is_new_list, made_by, stacked_list
 from exportdoctor.shims.rules.code.pure_code import Purity
 
@@ -51,7 +51,7 @@ def _name_lists_apart(function: ast.FunctionDef) -> None:
                 made = [nth for nth in range(end) if name in made_by(block[nth], is_new_list)]
                 if made and not any(map(_leaves, block[made[-1] : end])):
                     count += 1
-                    _rename(block[made[-1] : end + 1], name, f"{OWN}rows_of_{name}_{count}")
+                    _rename(block[made[-1] : end + 1], name, f"{SCAN_PREFIX}rows_of_{name}_{count}")
 
 
 def _may_catch(node: ast.AST) -> bool:
@@ -240,7 +240,7 @@ class _PlainLists(ast.NodeTransformer):
 
 
 def _last_row(name: str) -> str:
-    return f"{OWN}last_of_{name}"
+    return f"{SCAN_PREFIX}last_of_{name}"
 
 
 def _at(node: ast.stmt, *made: ast.stmt) -> list[ast.stmt]:
@@ -305,7 +305,7 @@ class _Lists(ast.NodeTransformer):
                 ],
             ) if attribute in JOINS and not any(isinstance(one, _SCOPES) for one in ast.walk(row)):
                 number = self.count + len(self.loops) // 2
-                name, own = f"{OWN}list_{number}", f"{OWN}index_{number}"
+                name, own = f"{SCAN_PREFIX}list_{number}", f"{SCAN_PREFIX}index_{number}"
                 row = _Renamed(index, own).visit(row)
                 append = ast.Call(ast.Attribute(ast.Name(name, ast.Load()), "append", ast.Load()), [row], [])
                 self.loops += [
