@@ -414,6 +414,7 @@ def test_a_method_draws_what_the_function_draws() -> None:
         ("data_dependent_value", "Could not extract specialized integer from data-dependent expression u0",
          "scale = float(x.max())", "Write `x.max().item()` in place of `float(x.max())`"),
         ("dynamic_dim_specialised", FIXED_BEHIND_RANGE, "c = build(x)", "Make the code independent of that size"),
+        ("translate", "expected compiled_fn to be GraphModule, got <class 'function'>", "", "that share no memory"),
     ],
 )  # fmt: skip
 def test_what_makes_a_fixed_number_is_named(kind: str, message: str, line: str, said: str) -> None:

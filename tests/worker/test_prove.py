@@ -19,11 +19,11 @@ from torch.export import Dim
 from exportdoctor.core.failure.messages import ONE_FOR_SEVERAL
 from exportdoctor.shims import ExportCall
 from exportdoctor.targets.built import BuiltPart, Inputs
-from exportdoctor.targets.eager import CallResult, copy_inputs, run_calls
+from exportdoctor.targets.eager import CallResult, copy_inputs, run_calls, same_values
 from exportdoctor.targets.sizes.other_sizes import following_sizes, resize_inputs
 from exportdoctor.torch_internals.program_checks import guards_of, violated_guards
 from exportdoctor.worker.prove.compare_calls import compare_calls
-from exportdoctor.worker.prove.compare_outputs import compare_outputs
+from exportdoctor.worker.prove.compare_outputs import as_strided, compare_outputs
 from exportdoctor.worker.prove.cure_inputs import change_layout, cure_inputs, drawer_for, resample_numbers
 from exportdoctor.worker.prove.drawn_values import draw_like, write
 from exportdoctor.worker.prove.input_meaning import draw_boundaries
@@ -608,3 +608,15 @@ def test_a_copy_of_what_a_graph_of_gradients_made_records_gradients_as_it_does()
     assert part.data_ptr() == copied.data_ptr()
     assert torch.equal(copied, made)
     assert (copied.requires_grad, copied.data_ptr() == made.data_ptr()) == (True, False)
+
+
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+def test_nested_tensors_are_compared_by_their_parts(layout: torch.layout) -> None:
+    def nested(*rows: int, value: float = 1.0) -> Tensor:
+        return torch.nested.nested_tensor([torch.full((one, 4), value) for one in rows], layout=layout)
+
+    assert same_values(nested(2, 3), nested(2, 3))
+    assert not same_values(nested(2, 3), nested(3, 2))
+    assert not same_values(nested(2, 3), nested(2, 3, value=2.0))
+    assert not same_values(nested(2, 3), torch.ones(5, 4))
+    assert as_strided(nested(2, 3)).shape == (20,)

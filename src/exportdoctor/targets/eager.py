@@ -202,6 +202,9 @@ def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
 
     if one is other:
         return True
+    if one.is_nested or other.is_nested:
+        alike = one.is_nested and other.is_nested and one.layout == other.layout and one.size(0) == other.size(0)
+        return alike and all(map(same_values, one.unbind(), other.unbind()))
     if one.layout != torch.strided:
         return one.layout == other.layout and same_values(one.to_dense(), other.to_dense())
     if one.dtype != other.dtype or one.shape != other.shape or one.device != other.device:

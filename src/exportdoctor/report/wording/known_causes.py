@@ -23,6 +23,13 @@ _COMPARISONS = {
     "equal": "Compare them by `(x == y).all()`: that is a tensor, by which torch.where can choose.",
     "allclose": "Compare them by `torch.isclose(x, y).all()`: that is a tensor, by which torch.where can choose.",
 }
+_SHARED_INPUTS = (
+    "Give forward inputs that share no memory, as `y.clone()` of a view, or let it write into a copy: `x = x.clone()`."
+)
+_WHY_SHARED_INPUTS = (
+    "Two inputs share memory, and forward writes into one of them. torch.export takes such inputs, but what decomposes "
+    "its program does not."
+)
 _MOST_FIXES = 3
 _FIXED_BY_GUARD = re.compile(r"satisfy the generated guard (?![^\n]*%)[^\n]* == \d+\.$", re.MULTILINE)
 _WITHOUT_GRADIENTS = (
@@ -361,6 +368,12 @@ _CAUSES = (
             "A dimension is declared dynamic, and the code looks its size up in a dict, a set or the cache of a "
             "function: the symbol that stands for it cannot be hashed."
         ),
+    ),
+    *(
+        _Cause(
+            kind, r"expected compiled_fn to be GraphModule", lambda *_: _SHARED_INPUTS, lambda *_: _WHY_SHARED_INPUTS
+        )
+        for kind in (FailureKind.PYTHON_ERROR, FailureKind.TRANSLATE)
     ),
     _Cause(FailureKind.DYNAMIC_DIM_SPECIALISED, r"", _of_the_line(line_advice.size_as_number)),
     _Cause(FailureKind.DYNAMIC_DIM_SPECIALISED, r"Suggested fixes:", _declare_less),

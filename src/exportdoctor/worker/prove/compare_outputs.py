@@ -142,7 +142,9 @@ def _quick_share(quick: QuickDifference) -> float:
 
 
 def as_strided(value: torch.Tensor) -> torch.Tensor:
-    """The tensor without sparseness, its numbers if it is quantized."""
+    """The tensor without sparseness, its numbers if it is quantized, those of all its parts if it is nested."""
+    if value.is_nested:
+        return torch.cat([part.reshape(-1) for part in value.unbind()])
     value = value.dequantize() if value.is_quantized else value
     return value if value.layout == torch.strided else value.to_dense()
 
