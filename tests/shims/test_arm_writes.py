@@ -112,6 +112,17 @@ CHOSEN = {
         differ = a.sign() != b.sign()
         if not differ.all(): a, b = a[differ], b[differ]
         return a.sum() - b.sum()""",
+    "several early returns": """
+        y = x + 1
+        if x.sum() > 2: return y * 2
+        y = y * 1.5
+        if x.max() > 1:
+            if x.min() < -1: return y * 5
+            return y * 4
+        elif x.sum() < -2: return y
+        z = self.lin(y)
+        if z.sum() > 0: z[0] = 0
+        return z""",
     "not bound": "if self.flag: y = x\nif self.flag and x.sum() > 0: y[0] = 1\nreturn x.abs() if x.sum() > 1 else x",
     "no attribute": "if hasattr(self, 'no') and x.sum() > 0: self.no[0] = 1\nreturn x.abs() if x.sum() > 1 else x",
 }

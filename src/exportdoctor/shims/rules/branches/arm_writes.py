@@ -261,6 +261,11 @@ def own_of_arm(
                 containers.add(name)
             elif all(value is not None and (_is_number(value) or gives_tensor(value)) for value in values[name]):
                 tensors.add(name)
+        if isinstance(one, ast.If):  # what its arms make for themselves is the arm's own, too
+            for inner in (one.body, one.orelse):
+                found = own_of_arm(inner, function, gives_tensor)
+                tensors |= found[0]
+                containers |= found[1]
     return frozenset(tensors), frozenset(containers)
 
 

@@ -21,7 +21,7 @@ from exportdoctor.shims.rules.branches.arm_choice import ArmChoices
 from exportdoctor.shims.rules.branches.arm_writes import write_into_copies
 from exportdoctor.shims.rules.branches.asked_lines import code_of_asking
 from exportdoctor.shims.rules.branches.loop_exits import LoopExits, asks_for_flags
-from exportdoctor.shims.rules.branches.merge_branches import MergedBranches, OpenConditions
+from exportdoctor.shims.rules.branches.merge_branches import MergedBranches, OpenConditions, with_returns_last
 from exportdoctor.shims.rules.code.code_swap import compile_for, definition_of, name_unreadable
 from exportdoctor.shims.rules.code.name_flow import READS_ALL_NAMES
 from exportdoctor.shims.rules.code.observed_rewrite import run_rewritten
@@ -43,7 +43,9 @@ def rewrite_branches(
     purity, plain = Purity(function=function, instances=instances), copy.deepcopy(node)
     LoopExits(purity, OpenConditions(lines, node).is_open).of_function(node)
     for one in (node, plain):
-        write_into_copies(one, OpenConditions(lines, one).is_open, purity.is_plain_attribute)
+        is_open = OpenConditions(lines, one).is_open
+        one.body = with_returns_last(one.body, is_open)
+        write_into_copies(one, is_open, purity.is_plain_attribute)
         merging = MergedBranches(purity, OpenConditions(lines, one), one)
         changed = merging.visit(one)
         if not asks_for_flags(changed):

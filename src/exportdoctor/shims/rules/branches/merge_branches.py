@@ -155,7 +155,7 @@ class MergedBranches(ast.NodeTransformer):
         return self.inside > 0 or self.open.is_open(test)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.body = _with_returns_last(node.body, self._is_open)
+        node.body = with_returns_last(node.body, self._is_open)
         self.used = {id(one): names for one, names in _names_used_elsewhere(node)}
         node.body = self._block(node.body)
         return node
@@ -198,9 +198,9 @@ class MergedBranches(ast.NodeTransformer):
     def _may_merge(self, node: ast.If) -> bool:
         arms, pure = (node.body, node.orelse), self.purity
         returns = [any(isinstance(one, ast.Return) for part in arm for one in ast.walk(part)) for arm in arms]
-        ends = all(arm and isinstance(arm[-1], ast.Return) for arm in arms)
+        ends = all(map(_always_returns, arms))
         leaves = any(isinstance(one, ast.Break | ast.Continue) for arm in arms for one in arm)
-        inside = sum(isinstance(one, ast.Return) for arm in arms for part in arm[:-1] for one in ast.walk(part))
+        inside = sum(map(_returns_before_end, arms))
         bound = [{one.id for part in arm for one in _stored_names(part)} for arm in arms]
         if id(node) in self.tried and bound[0] != bound[1]:
             return False  # that a name is not bound may be caught
@@ -226,7 +226,7 @@ class MergedBranches(ast.NodeTransformer):
 
     def _merge_arms(self, node: ast.If) -> list[ast.stmt]:
         self.count += 1
-        ends = bool(node.orelse) and isinstance(node.body[-1], ast.Return)
+        ends = _always_returns(node.body) and _always_returns(node.orelse)
         stored = {one.id for arm in (node.body, node.orelse) for part in arm for one in _stored_names(part)}
         names = sorted(stored & self.used.get(id(node), stored))
         arms = [f"{ARM}_{self.count}_{place}" for place in (1, 2)]
@@ -273,14 +273,42 @@ class _Choices(ast.NodeTransformer):
         return node
 
 
-def _with_returns_last(body: list[ast.stmt], is_open: Callable[[ast.expr], bool]) -> list[ast.stmt]:
-    """`if c: return a`, then `rest`: the rest becomes the other arm, so that both end with a return."""
+def _always_returns(arm: Sequence[ast.stmt]) -> bool:
+    """Whether each way through it ends with a `return` in its last statement."""
+    match arm:
+        case [*_, ast.Return()]:
+            return True
+        case [*_, ast.If(body=body, orelse=other)]:
+            return _always_returns(body) and _always_returns(other)
+    return False
+
+
+def _returns_before_end(arm: Sequence[ast.stmt]) -> int:
+    """How many `return` it has elsewhere than at the end of a way through it."""
+    before = sum(isinstance(one, ast.Return) for part in arm[:-1] for one in ast.walk(part))
+    match arm:
+        case [*_, ast.Return()]:
+            return before
+        case [*_, ast.If(body=body, orelse=other)]:
+            return before + _returns_before_end(body) + _returns_before_end(other)
+    return sum(isinstance(one, ast.Return) for part in arm for one in ast.walk(part))
+
+
+def with_returns_last(
+    body: list[ast.stmt], is_open: Callable[[ast.expr], bool], *, inside: bool = False
+) -> list[ast.stmt]:
+    """`if c: return a`, then `rest`: the rest becomes the other arm, so that both end with a return. `inside` of an arm
+    every branch counts as one that is open."""
     for place, node in enumerate(body):
-        if isinstance(node, ast.If) and is_open(node.test) and isinstance(node.body[-1], ast.Return):
-            rest = _with_returns_last([*node.orelse, *body[place + 1 :]], is_open)
-            if not rest or not isinstance(rest[-1], ast.Return | ast.If):
-                rest = [*rest, ast.copy_location(ast.Return(ast.Constant(None)), node)]
-            return [*body[:place], ast.copy_location(ast.If(node.test, node.body, rest), node)]
+        if not isinstance(node, ast.If) or not (inside or is_open(node.test)):
+            continue
+        then = with_returns_last(node.body, is_open, inside=True)
+        if not _always_returns(then):
+            continue
+        rest = with_returns_last([*node.orelse, *body[place + 1 :]], is_open, inside=True)
+        if not rest or not isinstance(rest[-1], ast.Return | ast.If):
+            rest = [*rest, ast.copy_location(ast.Return(ast.Constant(None)), node)]
+        return [*body[:place], ast.copy_location(ast.If(node.test, then, rest), node)]
     return body
 
 
