@@ -55,7 +55,7 @@ def remark(row: Row) -> str:
     if row.status == "fails_child":
         if row_finding(row):
             return "fails in a child"
-        failing = [child for child in row.children if child.notable]
+        failing = [child for child in row.children if child.notable and child.status != "unknown"]
         names = ", ".join(label(child.names, most=3) for child in failing)
         several = len(failing) > 1 or any(len(child.names) > 1 for child in failing)
         return f"{names} fail{'' if several else 's'}" if failing else "fails in a child"
