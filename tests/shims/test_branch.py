@@ -54,7 +54,7 @@ from branching_models import (
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
 from exportdoctor.shims.rules.branches.arm_choice import ArmChoices
 from exportdoctor.shims.rules.code.code_swap import all_code
-from exportdoctor.shims.rules.loops.own_tensors import write_counters_as_bindings
+from exportdoctor.shims.rules.code.own_tensors import write_counters_as_bindings
 from exportdoctor.targets.factory.factory_file import import_factory_file
 from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.describe.python_frames import is_user_frame, tracebacks

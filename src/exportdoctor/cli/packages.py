@@ -8,6 +8,9 @@ from importlib import util
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.versions import installed_version
 
+PACKAGES_OF = {"onnx": ("onnx", "onnxscript"), "ort": ("onnx", "onnxscript", "onnxruntime")}
+"""The modules that `--to` needs beside torch."""
+
 
 def version() -> str:
     """exportdoctor's own version; `0+source` for a source tree that is not installed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import click
@@ -42,9 +42,10 @@ def add_scan_options(command: F) -> F:
     return command
 
 
-def pop_scan_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Take the scan's options out of what click parsed; returns those that were given, as fields of ScanOptions."""
-    values = {name: given.pop(name) for name in OPTIONS}
+def pop_scan_options(given: dict[str, Any], names: Iterable[str] = OPTIONS) -> dict[str, Any]:
+    """Take the scan's options of these names out of what click parsed; returns those that were given, as fields of
+    ScanOptions."""
+    values = {name: given.pop(name) for name in names}
     return {
         name: not DEFAULTS[name] if value is True else value
         for name, value in values.items()

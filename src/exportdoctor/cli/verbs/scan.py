@@ -26,7 +26,7 @@ from exportdoctor.cli.options import (
     OutFolderType,
     absolute_inputs,
 )
-from exportdoctor.cli.packages import require_packages
+from exportdoctor.cli.packages import PACKAGES_OF, require_packages
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.scan_flags import add_scan_options, pop_scan_options
 from exportdoctor.cli.terminal import style_of, write_out
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from exportdoctor.cli.baseline_check import FailOn
 
 _MOST_JOBS = 4  # each attempt holds the target's graph: more of them cost memory and gain little
-_PACKAGES = {"onnx": ("onnx", "onnxscript"), "ort": ("onnx", "onnxscript", "onnxruntime")}
 # the options that --resume accepts; all others are those of the run
 _OF_A_RESUMED_RUN = {
     "resume",
@@ -189,7 +188,7 @@ def scan(context: click.Context, /, **given: Any) -> int:
         from exportdoctor.engine.shim_files import check_shim_files
 
         check_shim_files(options.shim_files)
-    require_packages(_PACKAGES.get(options.to, ()), option=f"--to {options.to}", extra="onnx")
+    require_packages(PACKAGES_OF.get(options.to, ()), option=f"--to {options.to}", extra="onnx")
     output = OutputOptions(form="json" if arguments.as_json else arguments.form, quiet=arguments.quiet, check=check)
     if arguments.resume is not None:
         return resume(arguments.resume, output=output, limits=arguments.limits)

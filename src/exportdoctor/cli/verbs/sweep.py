@@ -13,27 +13,28 @@ import click
 
 from exportdoctor.cli.error_output import print_line
 from exportdoctor.cli.options import CONTEXT, QUIET, FiniteRange, OutFolderType
-from exportdoctor.cli.packages import require_packages
-from exportdoctor.cli.scan_flags import scan_option
+from exportdoctor.cli.packages import PACKAGES_OF, require_packages
+from exportdoctor.cli.scan_flags import pop_scan_options, scan_option
 from exportdoctor.cli.terminal import write_out
 from exportdoctor.core.errors import ExitCode, UsageError
-from exportdoctor.core.exporters import EXPORTERS, Exporter
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.protocol.model_types import MODEL_KINDS
 
 if TYPE_CHECKING:
     from exportdoctor.core.run.atlas import Also, Atlas, SampleFact
+    from exportdoctor.core.scan_options import ScanOptions
     from exportdoctor.sweep.run_sweep import SweepRequest
     from exportdoctor.sweep.sweep_targets import SweepTarget
     from exportdoctor.sweep.target_task import SweepAnswer, SweepTask
 
-_PACKAGES = {"onnx": ("onnx", "onnxscript"), "ort": ("onnx", "onnxscript", "onnxruntime")}
+_SCAN_OPTIONS = ("to", "exporter", "search", "cure", "allow", "timeout", "memory_mb", "use_cache")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepArguments:
-    """The command line of a sweep, as click parsed it: `search`, `cure` and `use_cache` are whether the flag was given
-    that switches it off."""
+    """The command line of a sweep; `scan_options` are those of each scan that were given, as fields of ScanOptions."""
 
+    scan_options: dict[str, Any]
     targets: tuple[str, ...]
     kind: str | None
     list_file: Path | None
@@ -41,15 +42,7 @@ class SweepArguments:
     seed: int
     few_layers: bool
     sizes: Literal["both", "static", "dynamic"]
-    to: str
     also: tuple[Also, ...]
-    exporter: Exporter
-    search: bool
-    cure: bool
-    allow: tuple[str, ...]
-    timeout: float | None
-    memory_mb: float | None
-    use_cache: bool
     jobs: int | None
     scheduler: str
     target_timeout: float
@@ -80,7 +73,7 @@ class SweepArguments:
             targets=targets,
             folder=folder,
             sizes=("static", "dynamic") if self.sizes == "both" else (self.sizes,),
-            to=self.to,
+            to=self.scan.to,
             words=self.words,
             jobs=jobs,
             memory_mb=self.target_memory or default_memory_mb(jobs),
@@ -94,23 +87,21 @@ class SweepArguments:
         )
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """The options of each scan. Each has one job, since there are as many scans."""
-        from exportdoctor.core.scan_options import DEFAULTS, ScanOptions, option_words
+    def scan(self) -> ScanOptions:
+        """The options of each scan. An atlas tells one cure of a cell."""
+        from msgspec.structs import replace
 
-        options = ScanOptions(
-            exporter=self.exporter,
-            to=self.to,
-            search=not self.search,
-            cure=not self.cure,
-            alternatives=self.cure,  # an atlas tells one cure of a cell
-            timeout=self.timeout,
-            memory_mb=self.memory_mb,
-            jobs=DEFAULTS["jobs"],
-            use_cache=not self.use_cache,
-            allow=self.allow,
-        )
-        words = option_words(options)
+        from exportdoctor.core.scan_options import ScanOptions
+
+        options = ScanOptions(**self.scan_options)
+        return replace(options, alternatives=not options.cure)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """They on a command line. Each scan has one job, since there are as many scans."""
+        from exportdoctor.core.scan_options import option_words
+
+        words = option_words(self.scan)
         at = words.index("--jobs")
         return (*words[:at], *words[at + 2 :])
 
@@ -136,13 +127,14 @@ class SweepArguments:
 
     def _check_columns(self) -> None:
         """Refuse columns that the scan which is always made has already, or whose exporter makes no program."""
-        exporter = EXPORTERS[self.exporter]
+        scan = self.scan
+        exporter = EXPORTERS[scan.exporter]
         if "strict" in self.also and exporter.traces_with_dynamo:
-            raise UsageError(f"--also strict asks what --exporter {self.exporter} asks", hint="Leave out one of them")
-        if "decomposed" in self.also and self.to == "decomposed":
+            raise UsageError(f"--also strict asks what --exporter {scan.exporter} asks", hint="Leave out one of them")
+        if "decomposed" in self.also and scan.to == "decomposed":
             raise UsageError("--also decomposed asks what --to decomposed asks", hint="Leave out one of them")
         if "decomposed" in self.also and not exporter.makes_program:
-            raise UsageError(f"--exporter {self.exporter} makes no program that could be decomposed")
+            raise UsageError(f"--exporter {scan.exporter} makes no program that could be decomposed")
 
 
 @click.command(context_settings=CONTEXT)
@@ -221,12 +213,15 @@ def sweep(context: click.Context, /, **given: Any) -> int:
     130 interrupted.
     """
     require_packages(("dask", "distributed"), option="sweep", extra="sweep")
-    require_packages(_PACKAGES.get(given["to"], ()), option=f"--to {given['to']}", extra="onnx")
+    require_packages(PACKAGES_OF.get(given["to"], ()), option=f"--to {given['to']}", extra="onnx")
     if not (given["targets"] or given["kind"] or given["list_file"]):
         raise click.UsageError(
             "TARGETS are missing: name some, or give --transformers KIND or --list FILE", ctx=context
         )
-    return _sweep(SweepArguments(**given), command=shlex.join(("exportdoctor", *context.obj)))
+    scan_options = pop_scan_options(given, _SCAN_OPTIONS)
+    return _sweep(
+        SweepArguments(scan_options=scan_options, **given), command=shlex.join(("exportdoctor", *context.obj))
+    )
 
 
 def _sweep(arguments: SweepArguments, *, command: str) -> int:

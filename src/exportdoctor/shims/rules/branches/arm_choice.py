@@ -16,10 +16,11 @@ from typing import Any
 
 from exportdoctor.shims.record import NotApplicable
 from exportdoctor.shims.rules.branches.arm_watch import Unmergeable, reachable, watch_arm
-from exportdoctor.shims.rules.branches.arm_writes import COPY, OWN_TENSOR, WRITE_BACK, WRITTEN, Holder, is_copy
+from exportdoctor.shims.rules.branches.arm_writes import COPY, OWN_TENSOR, WRITTEN, Holder, is_copy
 from exportdoctor.shims.rules.branches.chosen_numbers import choose_number
 from exportdoctor.shims.rules.code.later_writes import LaterWrites
 from exportdoctor.shims.rules.code.observed_rewrite import UNBOUND, ObservedRewrite, value_of
+from exportdoctor.shims.rules.code.writes import WRITE_BACK
 from exportdoctor.targets.eager import storage_id
 from exportdoctor.torch_internals.loop_operators import python_builtins
 from exportdoctor.torch_internals.shape_env import has_unbacked_size, same_sizes

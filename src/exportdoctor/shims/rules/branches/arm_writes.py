@@ -16,25 +16,18 @@ from exportdoctor.shims.rules.code.code_swap import ARM
 from exportdoctor.shims.rules.code.made_code import call_of, load, thunk
 from exportdoctor.shims.rules.code.name_flow import all_names, is_arm, names_in_other_scopes, stored_names
 from exportdoctor.shims.rules.code.name_uses import bindings_of, identified_names
-from exportdoctor.shims.rules.code.pure_callees import has_pure_name
-from exportdoctor.shims.rules.loops.own_containers import own_containers
+from exportdoctor.shims.rules.code.own_containers import own_containers
+from exportdoctor.shims.rules.code.writes import ADDS, WRITE_BACK, Write, is_in_place_update, writes_of
 
-WRITTEN, COPY, WRITE_BACK, OWN_TENSOR = "_value_to_write", "_copy_to_write", "_write_back", "_own_tensor"
-"""The names by which the code calls what reads, copies and writes back. Both ends are given the value as a function,
-for its name may not be bound where no arm that writes into it is taken."""
+WRITTEN, COPY, OWN_TENSOR = "_value_to_write", "_copy_to_write", "_own_tensor"
+"""The names by which the code calls what reads, copies and checks. What reads, and what writes back, is given the value
+as a function, for its name may not be bound where no arm that writes into it is taken."""
 _COPIES = f"{ARM}_copy"
 """How the names of copies begin."""
-VIEWS = frozenset({"diagonal", "narrow", "select", "squeeze", "swapaxes", "swapdims", "t", "transpose", "unsqueeze",
-                    "view"})  # fmt: skip
-"""Methods whose result shares the memory of their tensor, however it is laid out."""
-_WITHOUT_TWIN = frozenset({"copy_", "fill_", "fill_diagonal_", "zero_"})
-_OF_METADATA = frozenset(f"{one}_" for one in ("as_strided", "detach", "rename", "resize", "resize_as", "set", *VIEWS))
 _LEAVES = (
     ast.Return, ast.Break, ast.Continue, ast.Raise, ast.Try, ast.With, ast.FunctionDef, ast.Lambda, ast.ClassDef,
     ast.Global, ast.Nonlocal, ast.Delete, ast.NamedExpr,
 )  # fmt: skip
-ADDS = frozenset({"append", "extend", "insert"})
-"""Methods that add to a list."""
 Holder = Literal["name", "own list", "attribute"]
 """What holds the value that is copied: a name, one of a list or dict of the function's own, an attribute."""
 
@@ -150,92 +143,6 @@ class _Renaming(ast.NodeTransformer):
         if ast.unparse(node) == self.text:
             return ast.copy_location(ast.Name(self.name, node.ctx), node)
         return self.generic_visit(node)
-
-
-# --- what a statement writes into
-
-
-@dataclass(frozen=True)
-class Write:
-    """A write into the value of a name or an attribute, `root`. It `is_direct` where it stores an item of that itself,
-    as in `root[0] = value`, and `rebinds` where it also binds the root, as `root += value` does."""
-
-    root: ast.expr
-    is_direct: bool = False
-    rebinds: bool = False
-
-
-def writes_of(node: ast.AST) -> Iterator[Write]:
-    """What a statement itself writes into, as in `root[0] = value`, `root += value` and `root.view(-1).mul_(2)`."""
-    match node:
-        case ast.Assign(targets=targets):
-            stores = [one for target in targets for one in parts_of(target) if isinstance(one, ast.Subscript)]
-            yield from (_write(one.value, is_direct=_is_root(one.value)) for one in stores if root_of(one.value))
-        case ast.AugAssign(target=ast.Subscript(value=value)) if root_of(value):
-            yield _write(value)
-        case ast.AugAssign(target=target) if is_in_place_update(node) and root_of(target):
-            yield _write(target, rebinds=True)
-        case ast.Expr(value=ast.Call(func=ast.Attribute(value=value, attr=name))) if is_in_place(name) and root_of(
-            value
-        ):
-            yield _write(value)
-        case ast.Call(func=ast.Name(id=name), args=[ast.Lambda(body=value), _]) if name == WRITE_BACK:
-            yield _write(value, is_direct=True)
-
-
-def _write(value: ast.expr, *, is_direct: bool = False, rebinds: bool = False) -> Write:
-    root = root_of(value)
-    assert root is not None
-    return Write(root, is_direct, rebinds)
-
-
-def _is_root(value: ast.expr) -> bool:
-    return isinstance(value, ast.Name | ast.Attribute)
-
-
-def is_in_place_update(node: ast.AST) -> bool:
-    """`x += y` and its like, which write into a tensor; `x @= y` binds a new one."""
-    return isinstance(node, ast.AugAssign) and not isinstance(node.op, ast.MatMult)
-
-
-def parts_of(target: ast.expr) -> Iterator[ast.expr]:
-    """The targets in one of an assignment."""
-    match target:
-        case ast.Tuple(elts=parts) | ast.List(elts=parts):
-            for one in parts:
-                yield from parts_of(one)
-        case ast.Starred(value=one):
-            yield from parts_of(one)
-        case _:
-            yield target
-
-
-def is_in_place(name: str) -> bool:
-    """Whether a method of this name writes values into its tensor: none that draws them, or that gives it another shape
-    or memory."""
-    import torch
-
-    if not name.endswith("_") or name.startswith("_") or name in _OF_METADATA:
-        return False
-    twin = name.removesuffix("_")
-    return name in _WITHOUT_TWIN or (callable(getattr(torch.Tensor, twin, None)) and has_pure_name(twin))
-
-
-def root_of(node: ast.expr) -> ast.expr | None:
-    """The name, or attribute of one, of whose memory an expression is the whole, or a part; None for others."""
-    match node:
-        case ast.Name(id=name):
-            return load(name)
-        case ast.Subscript(value=value) | ast.Attribute(value=value, attr="T" | "mT"):
-            return root_of(value)
-        case ast.Call(func=ast.Attribute(value=value, attr=name)) if name in VIEWS or is_in_place(name):
-            return root_of(value)
-        case ast.Attribute(value=value, attr=name):
-            holder = value
-            while isinstance(holder, ast.Attribute):
-                holder = holder.value
-            return ast.Attribute(value, name, ast.Load()) if isinstance(holder, ast.Name) else None
-    return None
 
 
 # --- what an arm makes for itself

@@ -19,14 +19,14 @@ from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.branches.arm_choice import ArmChoices
 from exportdoctor.shims.rules.branches.arm_writes import write_into_copies
-from exportdoctor.shims.rules.branches.asked_lines import code_of_asking
 from exportdoctor.shims.rules.branches.loop_exits import LoopExits, asks_for_flags
 from exportdoctor.shims.rules.branches.merge_branches import MergedBranches, OpenConditions, with_returns_last
+from exportdoctor.shims.rules.code.asked_lines import code_of_asking
 from exportdoctor.shims.rules.code.code_swap import compile_for, definition_of, name_unreadable
 from exportdoctor.shims.rules.code.name_flow import READS_ALL_NAMES
 from exportdoctor.shims.rules.code.observed_rewrite import run_rewritten
+from exportdoctor.shims.rules.code.own_tensors import write_counters_as_bindings
 from exportdoctor.shims.rules.code.pure_code import Purity
-from exportdoctor.shims.rules.loops.own_tensors import write_counters_as_bindings
 
 
 def rewrite_branches(

@@ -23,13 +23,14 @@ from exportdoctor.shims.rules.branches.arm_choice import (
     VALUE,
     WITHIN,
 )
-from exportdoctor.shims.rules.branches.arm_writes import OWN_TENSOR, WRITE_BACK, is_copy, is_in_place_update, own_of_arm
+from exportdoctor.shims.rules.branches.arm_writes import COPY, OWN_TENSOR, WRITTEN, is_copy, own_of_arm
 from exportdoctor.shims.rules.branches.loop_exits import LEFT, exits_in, is_flag
 from exportdoctor.shims.rules.code.code_swap import ARM
 from exportdoctor.shims.rules.code.made_code import call_of, load, thunk
-from exportdoctor.shims.rules.code.name_flow import stored_names
+from exportdoctor.shims.rules.code.name_flow import all_names, stored_names
 from exportdoctor.shims.rules.code.name_uses import identified_names
 from exportdoctor.shims.rules.code.pure_code import Purity
+from exportdoctor.shims.rules.code.writes import WRITE_BACK, is_in_place_update
 
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 
@@ -145,6 +146,7 @@ class MergedBranches(ast.NodeTransformer):
         self.inside = 0  # an arm that was not taken may ask for values that nobody saw
         self.written = {name for one in ast.walk(node) for name in _written_names(one) if not is_copy(name)}
         self.function = node
+        self.copies = frozenset(filter(is_copy, all_names(node)))
         self.identified = {name for one in ast.walk(node) for name in identified_names(one)}
         self.own: dict[int, list[frozenset[str]]] = {}
         self.used: dict[int, set[str]] = {}
@@ -206,23 +208,27 @@ class MergedBranches(ast.NodeTransformer):
             return False  # that a name is not bound may be caught
         if self.identified & (bound[0] | bound[1]):
             return False  # a symbolic number is not the number, and a tensor that is chosen not the one
-        pures = [self._with_own(arm) for arm in arms]
-        own = [one.tensors | one.containers for one in pures]
-        self.own[id(node)] = [one.tensors for one in pures]
+        own = [self._own_of(arm) for arm in arms]
+        self.own[id(node)] = [tensors for tensors, _ in own]
         return (
             (not any(returns) or (ends and not inside))
             and not leaves
-            and not any(self.written & (names - mine) for names, mine in zip(bound, own, strict=True))
+            and not any(self.written & names.difference(*made) for names, made in zip(bound, own, strict=True))
             and pure.of_expression(node.test)
-            and all(one.of_statements(arm) for one, arm in zip(pures, arms, strict=True))
+            and all(self._is_pure(arm, *made) for arm, made in zip(arms, own, strict=True))
         )
 
-    def _with_own(self, arm: Sequence[ast.stmt]) -> Purity:
-        """What judges an arm, which may write into what it has made itself."""
+    def _own_of(self, arm: Sequence[ast.stmt]) -> tuple[frozenset[str], frozenset[str]]:
+        """The names of the tensors, and of the lists and dicts, that an arm makes and may write into."""
         if self.choose != CHOOSE:
-            return self.purity
-        tensors, containers = own_of_arm(arm, self.function, self.purity.gives_tensor)
-        return replace(self.purity, tensors=tensors, containers=containers)
+            return frozenset(), frozenset()
+        return own_of_arm(arm, self.function, self.purity.gives_tensor)
+
+    def _is_pure(self, arm: Sequence[ast.stmt], tensors: frozenset[str], containers: frozenset[str]) -> bool:
+        """Whether an arm only computes, or writes into what it has made itself, or into copies."""
+        callees = {**self.purity.callees, COPY: (), WRITTEN: (), OWN_TENSOR: ()}
+        pure = replace(self.purity, callees=callees, tensors=tensors | self.copies, containers=containers)
+        return pure.of_statements(arm)
 
     def _merge_arms(self, node: ast.If) -> list[ast.stmt]:
         self.count += 1

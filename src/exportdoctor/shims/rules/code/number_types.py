@@ -18,8 +18,8 @@ from typing import Any
 from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.core.patch_attribute import patch_attribute, patch_item
 from exportdoctor.shims.export_call import ExportCall
+from exportdoctor.shims.rules.code.call_sites import statement_at
 from exportdoctor.shims.rules.code.code_swap import user_functions
-from exportdoctor.shims.rules.hoisting.call_sites import statement_at
 
 
 def is_instance(value: Any, kinds: Any) -> bool:

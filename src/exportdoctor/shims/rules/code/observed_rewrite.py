@@ -10,7 +10,7 @@ from typing import Any
 
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable
-from exportdoctor.shims.rules.branches.asked_lines import run_known
+from exportdoctor.shims.rules.code.asked_lines import run_known
 from exportdoctor.shims.rules.code.code_swap import all_code, swap_code
 from exportdoctor.shims.rules.code.later_writes import LaterWrites
 from exportdoctor.shims.rules.code.number_types import symbolic_numbers

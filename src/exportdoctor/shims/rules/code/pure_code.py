@@ -18,18 +18,6 @@ from types import FunctionType
 from typing import Any, TypeGuard
 
 from exportdoctor.core.failure.frames import is_defined_in_torch
-from exportdoctor.shims.rules.branches.arm_writes import (
-    ADDS,
-    COPY,
-    OWN_TENSOR,
-    VIEWS,
-    WRITE_BACK,
-    WRITTEN,
-    is_copy,
-    is_in_place,
-    is_in_place_update,
-    parts_of,
-)
 from exportdoctor.shims.rules.code.code_swap import definition_of
 from exportdoctor.shims.rules.code.number_types import is_instance
 from exportdoctor.shims.rules.code.pure_callees import (
@@ -39,6 +27,14 @@ from exportdoctor.shims.rules.code.pure_callees import (
     is_pure_layer,
     makes_record,
     runs_as_written,
+)
+from exportdoctor.shims.rules.code.writes import (
+    ADDS,
+    VIEWS,
+    WRITE_BACK,
+    is_in_place,
+    is_in_place_update,
+    parts_of,
 )
 
 _BUILTINS = frozenset({
@@ -183,7 +179,7 @@ class Purity:
         """Whether it is what the code has made itself, or shares memory with that."""
         match node:
             case ast.Name(id=name):
-                return is_copy(name) or name in self.tensors
+                return name in self.tensors
             case ast.Subscript(value=value, slice=key):
                 return self.of_expression(key) and self._is_part_of_own(value)
             case ast.Attribute(value=value, attr="T" | "mT"):
@@ -210,8 +206,6 @@ class Purity:
 
     def _is_pure_call(self, node: ast.Call) -> bool:
         match node:
-            case ast.Call(func=ast.Name(id=name)) if name in (COPY, WRITTEN, OWN_TENSOR):
-                return True
             case ast.Call(func=ast.Name(id=name), args=[ast.Lambda(body=root), _]) if name == WRITE_BACK:
                 return self._is_part_of_own(root)
         if isinstance(node.func, ast.Name) and node.func.id in self.callees:

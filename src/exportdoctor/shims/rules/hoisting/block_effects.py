@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from exportdoctor.shims.rules.hoisting.call_sites import CHANGES
+from exportdoctor.shims.rules.code.call_sites import CHANGES
 
 _BOUND_TO_FUNCTION = (
     ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal, ast.Import, ast.ImportFrom, ast.Delete,

@@ -11,8 +11,8 @@ from typing import Any
 
 from exportdoctor.shims.export_call import ExportCall, Inputs, named_inputs
 from exportdoctor.shims.record import NotApplicable
+from exportdoctor.shims.rules.code.call_sites import names_read, names_set
 from exportdoctor.shims.rules.code.code_swap import function_of
-from exportdoctor.shims.rules.hoisting.call_sites import names_read, names_set
 from exportdoctor.shims.rules.hoisting.clean_calls import CallRecord, has_fake_weights, record_calls
 from exportdoctor.shims.rules.hoisting.hoisted_results import (
     HoistedCall,

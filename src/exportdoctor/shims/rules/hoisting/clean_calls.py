@@ -15,7 +15,7 @@ from typing import Any
 
 from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.shims.export_call import Inputs
-from exportdoctor.shims.rules.hoisting.call_sites import fixed_arguments
+from exportdoctor.shims.rules.code.call_sites import fixed_arguments
 from exportdoctor.shims.rules.hoisting.clean_values import CleanValues, follow_values
 from exportdoctor.shims.rules.hoisting.local_kinds import LineKinds, has_loop, note_locals
 from exportdoctor.shims.rules.hoisting.unfilled_memory import FILLS, is_same_result

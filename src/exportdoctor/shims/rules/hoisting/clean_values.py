@@ -21,8 +21,8 @@ from typing import Any
 
 from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.shims.random_functions import has_random_name
-from exportdoctor.shims.rules.hoisting.call_sites import statement_at
-from exportdoctor.shims.rules.hoisting.torch_functions import (
+from exportdoctor.shims.rules.code.call_sites import statement_at
+from exportdoctor.shims.rules.code.torch_functions import (
     FIXED_SIZE,
     MADE_OF_NUMBERS,
     SIZE_ARGUMENT,

@@ -22,12 +22,12 @@ from exportdoctor.shims.rules.code.name_flow import (
     names_in_other_scopes,
 )
 from exportdoctor.shims.rules.code.name_uses import NameUses, stacked_list
+from exportdoctor.shims.rules.code.own_containers import WITH_ITEM, names_written_in_place, write_items_as_bindings
+from exportdoctor.shims.rules.code.own_tensors import UPDATED, write_updates_as_bindings
 from exportdoctor.shims.rules.code.pure_code import Purity
 from exportdoctor.shims.rules.loops.loop_code import JOIN, LoopCode
 from exportdoctor.shims.rules.loops.loop_headers import header_of
 from exportdoctor.shims.rules.loops.loop_steps import WITH_NUMBER, LoopStep
-from exportdoctor.shims.rules.loops.own_containers import WITH_ITEM, names_written_in_place, write_items_as_bindings
-from exportdoctor.shims.rules.loops.own_tensors import UPDATED, write_updates_as_bindings
 from exportdoctor.shims.rules.loops.stacked_lists import LoopsOfLists, write_lists_plainly
 
 

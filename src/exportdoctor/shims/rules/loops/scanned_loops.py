@@ -20,6 +20,8 @@ from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.code.code_swap import compile_for, definition_of, owners_of, swap_code, user_functions
 from exportdoctor.shims.rules.code.name_flow import READS_ALL_NAMES, SCAN_PREFIX, all_names, own_names
 from exportdoctor.shims.rules.code.observed_rewrite import value_of
+from exportdoctor.shims.rules.code.own_containers import WITH_ITEM, with_item
+from exportdoctor.shims.rules.code.own_tensors import UPDATED, with_update
 from exportdoctor.shims.rules.code.pure_code import Purity
 from exportdoctor.shims.rules.loops.loop_code import (
     APPLIES,
@@ -36,8 +38,6 @@ from exportdoctor.shims.rules.loops.loop_code import (
 from exportdoctor.shims.rules.loops.loop_headers import COUNT, SOURCE
 from exportdoctor.shims.rules.loops.loop_rewrite import LoopRewrite
 from exportdoctor.shims.rules.loops.loop_steps import WITH_NUMBER
-from exportdoctor.shims.rules.loops.own_containers import WITH_ITEM, with_item
-from exportdoctor.shims.rules.loops.own_tensors import UPDATED, with_update
 from exportdoctor.torch_internals.loop_operators import run_steps
 from exportdoctor.torch_internals.shape_env import is_surely
 from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten

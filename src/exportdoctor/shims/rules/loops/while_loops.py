@@ -19,7 +19,7 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.branches.arm_watch import Unmergeable, watch_arm
-from exportdoctor.shims.rules.branches.asked_lines import code_of_asking
+from exportdoctor.shims.rules.code.asked_lines import code_of_asking
 from exportdoctor.shims.rules.code.code_swap import compile_for, definition_of, name_unreadable
 from exportdoctor.shims.rules.code.later_writes import LaterWrites
 from exportdoctor.shims.rules.code.name_flow import READS_ALL_NAMES, all_names

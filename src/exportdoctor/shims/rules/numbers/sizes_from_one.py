@@ -15,7 +15,7 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.root_forward import Forward, patch_root_forward
-from exportdoctor.shims.rules.hoisting.tensor_sizes import SHAPES, replace_sizes
+from exportdoctor.shims.rules.numbers.tensor_sizes import SHAPES, replace_sizes
 from exportdoctor.torch_internals.fake_tensors import is_fake
 from exportdoctor.torch_internals.shape_env import has_unbacked_size
 from exportdoctor.torch_internals.trees import tree_leaves

@@ -19,7 +19,7 @@ from exportdoctor.shims.rules.code.code_swap import (
     owners_of,
     replace_inside,
 )
-from exportdoctor.shims.rules.hoisting.torch_functions import VALUE_READS
+from exportdoctor.shims.rules.code.torch_functions import VALUE_READS
 from exportdoctor.targets.eager import run_calls
 
 _COMPREHENSIONS = frozenset({"<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"})
