@@ -13,9 +13,10 @@ import pytest
 from exportdoctor.core.codec import encode
 from exportdoctor.core.errors import StoreError, UsageError
 from exportdoctor.core.protocol.export import ExportedFile, ExportRequest, ExportResult
+from exportdoctor.core.protocol.scan import Opened
 from exportdoctor.core.records.size_domain import SizeAxis, SizeCondition, SizeDomain
 from exportdoctor.core.records.target import BuildOptions, TargetRef
-from exportdoctor.core.run.events import PartFinished, RunStarted
+from exportdoctor.core.run.events import PartFinished, RunStarted, TargetOpened
 from exportdoctor.core.run.report import PartRecord, Prescription
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.versions import installed_versions
@@ -124,6 +125,44 @@ def test_a_prescription_holds_for_the_exporter_and_the_versions_that_it_was_made
     with pytest.raises(UsageError) as caught:
         find_prescription(TINY, "text")
     assert f"was scanned with {said}" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("scanned", "source", "asked", "is_known"),
+    [
+        ("my.py:make", "here/my.py", "my.py:make", True),
+        ("my.py:make", "here/my.py", "../here/my.py:make", True),
+        ("my.py:make", "here/my.py", "my.py:other", False),
+        ("my.py:make", "there/my.py", "my.py:make", False),
+        ("test_my.py:make", "here/my.py", "my.py:make", False),
+        (".", "here/config.json", ".", True),
+        (".", "here/config.json", "../here/", True),
+        ("../here", "here/config.json", ".", True),
+        (".", "there/config.json", ".", False),
+    ],
+)
+def test_a_scan_is_of_the_file_or_folder_and_not_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scanned: str, source: str, asked: str, is_known: bool
+) -> None:
+    monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path / "home"))
+    for place in ("here", "there"):
+        (tmp_path / place).mkdir()
+        for name in ("my.py", "config.json"):
+            (tmp_path / place / name).write_text("")
+    monkeypatch.chdir(tmp_path / "here")
+    opened = Opened(environment={}, parameters=0, weights="", device="cpu", dtype="", isolation="fork", seconds=0,
+                    parts=("default",), sources={str(tmp_path / source): ""})  # fmt: skip
+    with RunFolder.create(tmp_path / "home" / "runs" / "run") as folder:
+        folder.append(RunStarted(run="run", target=TargetRef(ref=scanned), options=ScanOptions(), version="0"))
+        folder.append(TargetOpened(opened=opened))
+        folder.append(PartFinished(part="default", verdict="passes", exporter="export", seconds=1, asked=1))
+    part = PartRecord(name="default", verdict="passes", exporter="export", seconds=1)
+    (tmp_path / "home" / "runs" / "run" / "report.json").write_bytes(encode({"parts": [part], "environment": {}}))
+    if is_known:
+        assert find_prescription(asked, "default") == ()
+        return
+    with pytest.raises(UsageError, match="has not been scanned"):
+        find_prescription(asked, "default")
 
 
 def test_files_appear_under_their_names_only_when_they_are_whole(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from exportdoctor.core.scan_options import DEFAULTS
 from exportdoctor.core.versions import installed_version
 from exportdoctor.process.interpreter import handed_over
 from exportdoctor.store.runs import RunSummary, list_runs, sources_of
-from exportdoctor.targets import target_path
+from exportdoctor.targets import split_factory, target_path
 
 _REPORT = "report.json"
 _DECISIVE = ("torch", "transformers", "onnx-diagnostic")
@@ -73,12 +72,15 @@ def _is_of(run: RunSummary, target: str) -> bool:
     found = target_path(target)
     if found is None:
         return run.ref.casefold() == target.casefold()
-    path, rest = found[0].absolute(), found[1]
-    if re.split(r"[\\/]", run.ref)[-1] != f"{path.name}{rest}":
-        return False
-    sources = sources_of(Path(run.path))
-    real = {os.path.realpath(one) for one in sources if os.path.basename(one) in (path.name, "config.json")}
-    return os.path.realpath(path) in real or os.path.join(os.path.realpath(path), "config.json") in real
+    path = os.path.realpath(found[0])
+    files = set(map(os.path.realpath, sources_of(Path(run.path))))
+    return _factory_name(run.ref) == _factory_name(target) and not files.isdisjoint({path, f"{path}/config.json"})
+
+
+def _factory_name(ref: str) -> str:
+    """`file.py:factory` without the folder of the file; empty for another target."""
+    factory = split_factory(ref)
+    return f"{factory[0].name}{factory[1]}" if factory is not None else ""
 
 
 def _difference(record: PartRecord, environment: Mapping[str, str]) -> str:

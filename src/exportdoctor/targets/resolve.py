@@ -39,13 +39,19 @@ def resolve(target: TargetRef) -> Plan:
 
 def is_factory(ref: str) -> bool:
     """Whether it is written as `file.py:factory`."""
-    return _FACTORY.match(ref) is not None
+    return split_factory(ref) is not None
+
+
+def split_factory(ref: str) -> tuple[Path, str] | None:
+    """The file of `file.py:factory`, and the rest, `:factory`; None for another target."""
+    factory = _FACTORY.match(ref)
+    return (Path(factory["file"]).expanduser(), ref[factory.end("file") :]) if factory else None
 
 
 def target_path(ref: str) -> tuple[Path, str] | None:
     """The file or folder that a target names, and the rest of its name, `:factory`; None for a preset or a hub id."""
-    if factory := _FACTORY.match(ref):
-        return Path(factory["file"]).expanduser(), ref[factory.end("file") :]
+    if (factory := split_factory(ref)) is not None:
+        return factory
     folder = Path(ref).expanduser()
     return (folder, "") if ref and folder.exists() and (_is_written_as_path(ref) or find_preset(ref) is None) else None
 
