@@ -14,8 +14,8 @@ from torch.export import Dim
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
 from exportdoctor.shims.cure_pattern import FailureView
+from exportdoctor.shims.rules.numbers.number_calls import symbolic_int
 from exportdoctor.shims.rules.numbers.tensor_numbers import SHIM
-from exportdoctor.shims.rules.numbers.whole_numbers import symbolic_int
 
 
 class Scaled(nn.Module):

@@ -27,8 +27,8 @@ from exportdoctor.shims.rules.code.number_types import symbolic_numbers
 from exportdoctor.shims.rules.hoisting.clean_values import follow_values
 from exportdoctor.shims.rules.hoisting.hoisted_results import CONDITION, HoistedResult, describe_results
 from exportdoctor.shims.rules.hoisting.more_inputs import Recorded, is_made_here, taking_more
+from exportdoctor.shims.rules.numbers.number_calls import INT, as_whole, symbolic_int
 from exportdoctor.shims.rules.numbers.tensor_sizes import replace_sizes
-from exportdoctor.shims.rules.numbers.whole_numbers import INT, as_whole, symbolic_int
 from exportdoctor.shims.searches import search_once
 from exportdoctor.targets.eager import copy_inputs, restore_afterwards
 from exportdoctor.torch_internals.fake_tensors import around_tolist

@@ -22,7 +22,7 @@ from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.code.code_swap import all_code, user_functions
 from exportdoctor.shims.rules.code.number_types import asks_for_type, symbolic_numbers
-from exportdoctor.shims.rules.numbers.whole_numbers import symbolic_int
+from exportdoctor.shims.rules.numbers.number_calls import symbolic_int
 
 _BY_TENSOR = (
     "log", "log2", "log10", "log1p", "exp", "exp2", "expm1", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin",

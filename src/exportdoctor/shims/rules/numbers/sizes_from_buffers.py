@@ -17,9 +17,9 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.known_tensors import writes_to_first
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+from exportdoctor.shims.rules.numbers.number_calls import INT, reading_frame, symbolic_int
 from exportdoctor.shims.rules.numbers.ratios import Ratio, compute, truncate
 from exportdoctor.shims.rules.numbers.tensor_sizes import replace_sizes
-from exportdoctor.shims.rules.numbers.whole_numbers import INT, reading_frame, symbolic_int
 from exportdoctor.shims.state_run import assert_equal, following_state, memory_of, tensors_in
 from exportdoctor.torch_internals.fake_tensors import is_fake
 

@@ -17,7 +17,7 @@ from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.code.code_swap import all_code, user_functions
 from exportdoctor.shims.rules.code.number_types import asks_for_type, symbolic_numbers
-from exportdoctor.shims.rules.numbers.whole_numbers import symbolic_float, symbolic_int
+from exportdoctor.shims.rules.numbers.number_calls import symbolic_float, symbolic_int
 from exportdoctor.shims.searches import search_once
 
 _READS = frozenset({"item", "tolist", "__int__", "__float__"})

@@ -19,21 +19,28 @@ _MOST = 2.0**62
 """More than any size; int64 holds what is less."""
 
 
-class _WholeType(type):
+class _NumberType(type):
+    """Of a class that stands in for one of Python's numbers, `plain`: torch's `symbol` is an instance, too."""
+
+    plain: type
+    symbol: str
+
     def __instancecheck__(cls, value: Any) -> bool:
         import torch
 
-        return isinstance(value, builtins.int | torch.SymInt)
+        return isinstance(value, cls.plain | getattr(torch, cls.symbol))
 
     def __eq__(cls, other: object) -> bool:
-        return other is builtins.int or other is cls
+        return other is cls.plain or other is cls
 
     def __hash__(cls) -> builtins.int:
-        return hash(builtins.int)
+        return hash(cls.plain)
 
 
-class _Whole(int, metaclass=_WholeType):
+class _Whole(int, metaclass=_NumberType):
     """`int`, but of a tensor it gives what `item` gives, which need not be an `int`."""
+
+    plain, symbol = builtins.int, "SymInt"
 
     def __new__(cls, value: Any = 0, *rest: Any) -> Any:
         import torch
@@ -54,21 +61,10 @@ class _WholeOfFraction(_Whole):
         return as_whole(value.item(), *rest)
 
 
-class _RealType(type):
-    def __instancecheck__(cls, value: Any) -> bool:
-        import torch
-
-        return isinstance(value, builtins.float | torch.SymFloat)
-
-    def __eq__(cls, other: object) -> bool:
-        return other is builtins.float or other is cls
-
-    def __hash__(cls) -> builtins.int:
-        return hash(builtins.float)
-
-
-class _Real(float, metaclass=_RealType):
+class _Real(float, metaclass=_NumberType):
     """`float`, but of a traced tensor it gives what `item` gives of it in 64 bits, and a symbolic number stays one."""
+
+    plain, symbol = builtins.float, "SymFloat"
 
     def __new__(cls, value: Any = 0.0) -> Any:
         import torch
