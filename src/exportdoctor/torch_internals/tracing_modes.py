@@ -22,6 +22,15 @@ def outside_all_modes() -> Iterator[None]:
 
 
 @contextmanager
+def outside_function_modes() -> Iterator[None]:
+    """Within it, no `__torch_function__` is called, neither a mode's nor a subclass's."""
+    from torch import _C
+
+    with _C.DisableTorchFunction():
+        yield
+
+
+@contextmanager
 def outside_export() -> Iterator[None]:
     """As `outside_all_modes`, and with the kernels of eager: an export turns those of oneDNN and NNPACK off."""
     import torch

@@ -20,6 +20,7 @@ from exportdoctor.targets.eager import hold_storage_id, storage_id
 from exportdoctor.targets.held_state import attributes_of
 from exportdoctor.torch_internals.pytree_registry import flatten_once, node_kind
 from exportdoctor.torch_internals.shape_env import same_strides
+from exportdoctor.torch_internals.tracing_modes import outside_function_modes
 from exportdoctor.torch_internals.trees import tree_flatten
 
 _REFUSES = frozenset({
@@ -155,9 +156,7 @@ def _writes(name: str) -> bool:
 
 def _storage_of(tensor: Any) -> int:
     """As `storage_id`, which no watch of an arm around sees."""
-    import torch
-
-    with torch._C.DisableTorchFunction():
+    with outside_function_modes():
         return storage_id(tensor)
 
 

@@ -6,6 +6,9 @@ import ast
 
 from exportdoctor.shims.rules.code.code_swap import ARM
 
+NO_VALUE = "_no_value"
+"""The name by which rewritten code calls the mark of a name that is not bound yet."""
+
 
 def load(name: str) -> ast.Name:
     """A name that is read."""

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from exportdoctor.shims.rules.code.made_code import NO_VALUE
 from exportdoctor.shims.rules.code.name_flow import is_name, own_names
 
 JOINS = ("stack", "cat", "concat")
@@ -123,14 +124,16 @@ def is_new_tensor(node: ast.expr) -> bool:
 
 
 def identified_names(node: ast.AST) -> Iterator[str]:
-    """The names in what is asked whether it is the same object as another one, but for None, or for its class."""
+    """The names in what is asked whether it is the same object as another one, but for None and the mark of a name that
+    is not bound, or for its class."""
     parts: list[ast.expr] = []
     match node:
-        case ast.Compare(left=left, ops=ops, comparators=others) if any(
-            isinstance(op, ast.Is | ast.IsNot) for op in ops
-        ):
-            asked = [left, *others]
-            parts = asked if not any(isinstance(one, ast.Constant) and one.value is None for one in asked) else []
+        case ast.Compare(left=left, ops=ops, comparators=others) if {ast.Is, ast.IsNot} & set(map(type, ops)):
+            parts = [] if any(map(_is_no_value, (left, *others))) else [left, *others]
         case ast.Call(func=ast.Name(id="type" | "id"), args=parts):
             pass
     return (one.id for part in parts for one in ast.walk(part) if isinstance(one, ast.Name))
+
+
+def _is_no_value(node: ast.expr) -> bool:
+    return is_name(node, NO_VALUE) or (isinstance(node, ast.Constant) and node.value is None)

@@ -22,12 +22,13 @@ from exportdoctor.shims.rules.branches.arm_watch import Unmergeable, watch_arm
 from exportdoctor.shims.rules.code.asked_lines import code_of_asking
 from exportdoctor.shims.rules.code.code_swap import compile_for, definition_of, name_unreadable
 from exportdoctor.shims.rules.code.later_writes import LaterWrites
+from exportdoctor.shims.rules.code.made_code import NO_VALUE
 from exportdoctor.shims.rules.code.name_flow import READS_ALL_NAMES, all_names
 from exportdoctor.shims.rules.code.observed_rewrite import UNBOUND, ObservedRewrite, run_rewritten, value_of
 from exportdoctor.shims.rules.code.pure_code import Purity
 from exportdoctor.shims.rules.loops.loop_conditions import all_hold, any_holds, does_not_hold, truth_of
 from exportdoctor.shims.rules.loops.step_choices import StepChoices
-from exportdoctor.shims.rules.loops.while_rewrite import ALL, ANY, NO_VALUE, NOT, RUN, TRUTH, VALUE, WhileRewrite
+from exportdoctor.shims.rules.loops.while_rewrite import ALL, ANY, NOT, RUN, TRUTH, VALUE, WhileRewrite
 from exportdoctor.torch_internals.loop_operators import run_while
 
 Step = Callable[..., tuple[Any, ...]]

@@ -18,7 +18,7 @@ from exportdoctor.shims.rules.branches.arm_choice import VALUE as VALUE_OF
 from exportdoctor.shims.rules.branches.loop_exits import LEFT, RESULT, ExitNames, LoopExits, exits_in, flag_exits
 from exportdoctor.shims.rules.branches.merge_branches import MergedBranches, OpenConditions
 from exportdoctor.shims.rules.code.code_swap import ARM
-from exportdoctor.shims.rules.code.made_code import call_of, load, thunk
+from exportdoctor.shims.rules.code.made_code import NO_VALUE, call_of, load, thunk
 from exportdoctor.shims.rules.code.name_flow import (
     OTHER_SCOPES,
     bound_names,
@@ -30,8 +30,8 @@ from exportdoctor.shims.rules.code.name_uses import NameUses
 from exportdoctor.shims.rules.code.pure_code import Purity
 from exportdoctor.shims.rules.loops.step_choices import CHOOSE_IN_STEP
 
-RUN, TRUTH, ALL, ANY, NOT, VALUE, NO_VALUE = (
-    f"_while_{name}" for name in ("run", "truth", "all_hold", "any_holds", "does_not_hold", "value_of", "no_value")
+RUN, TRUTH, ALL, ANY, NOT, VALUE = (
+    f"_while_{name}" for name in ("run", "truth", "all_hold", "any_holds", "does_not_hold", "value_of")
 )
 """What rewritten code calls."""
 
