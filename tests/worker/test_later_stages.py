@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from exportdoctor.core.errors import UsageError
+from exportdoctor.report.wording.cures import export_command
 from exportdoctor.report.wording.findings import why
 from exportdoctor.worker.translate.onnx_program import translate, warm_up_translation
 from exportdoctor.worker.translate.onnx_session import refuse_other_provider
@@ -47,6 +48,43 @@ class Cache(nn.Module):
 
 def aliased():
     return nn.Sequential(nn.Linear(4, 4), Cache()).eval(), (torch.randn(4, 4),)
+
+class Counts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(4)
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x):
+        self.seen.add_(x.mean(0))
+        return self.norm(x) + self.seen
+
+def counts():
+    return Counts().eval(), (torch.randn(2, 4),)
+
+class Chooses(Counts):
+    def forward(self, x):
+        y = super().forward(x)
+        if y.sum() > 0:
+            y = y + 1
+        return y
+
+def chooses():
+    return Chooses().eval(), (torch.randn(2, 4),)
+
+class Trains(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x):
+        y = self.norm(x)
+        if y.amax() > 0:
+            y = y + 1
+        return y
+
+def trains():
+    return Trains().train(), (torch.arange(12.0).reshape(3, 4),)
 
 def plain():
     return nn.Sequential(nn.Linear(4, 4), nn.GELU()).eval(), (torch.randn(2, 4),)
@@ -94,6 +132,34 @@ def test_a_model_that_translates_is_loaded_run_and_compared(model: Path) -> None
         "0": stages,
         "1": stages,
     }
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("factory", "cure", "to"), [("counts", False, "ort"), ("chooses", True, "onnx")])
+def test_writes_that_an_onnx_file_loses_are_told(model: Path, factory: str, cure: bool, to: str) -> None:
+    """It translated and ran, and export rejected the file."""
+    report = scan_file(model, factory=factory, to=to, cure=cure)
+    (part,) = report.parts
+    assert part.verdict == ("cured" if cure else "passes")
+    assert part.lost_writes == ("seen",)
+    assert any("it writes into seen, and its ONNX file does not" in note for note in report.notes)
+    assert export_command(report.parts[0], report).endswith("--to pt2 -o model.pt2")
+
+
+@pytest.mark.long
+def test_a_file_as_the_scan_asked_for_comes_next(model: Path) -> None:
+    report = scan_file(model, factory="plain", to="onnx")
+    assert report.parts[0].lost_writes == ()
+    assert export_command(report.parts[0], report).endswith("--to onnx -o model.onnx")
+
+
+@pytest.mark.long
+def test_a_submodules_failure_may_be_the_parts_where_that_does_not_get_further(model: Path) -> None:
+    """torch.onnx leaves training mode out of a batch norm: the part fails in the same stage, on another message."""
+    report = scan_file(model, factory="trains", to="ort", cure=True)
+    (finding,) = [one for one in report.findings if one.module == "norm"]
+    assert (finding.kind, finding.stage, finding.only_alone) == ("numbers", "numbers", False)
+    assert export_command(report.parts[0], report).endswith("--to pt2 -o model.pt2")
 
 
 @pytest.mark.long

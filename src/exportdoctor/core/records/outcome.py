@@ -272,7 +272,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     `numbers` has a row for each input set on which the exported program was run. `note` is why a shim was not applied.
     `sources` is what the attempt was the first to read, as in Captured. `ground` answers a probe for it.
     `fixed` names the dynamic axes whose size is a constant in the program, None if that was not looked at. `refusal` is
-    the guard by which the program refuses sizes of an input set, told as a failure of the export.
+    the guard by which the program refuses sizes of an input set, told as a failure of the export. `lost_writes` names
+    the buffers and inputs that the program writes into, and its ONNX file does not.
     """
 
     probe: str
@@ -291,6 +292,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     ground: Ground | None = None
     fixed: tuple[str, ...] | None = None
     refusal: Failure | None = None
+    lost_writes: tuple[str, ...] = ()
 
     @property
     def as_refused(self) -> Outcome | None:

@@ -111,6 +111,7 @@ class PartFinished(Event, frozen=True, kw_only=True, tag="part_finished"):
     only: tuple[str, ...] = ()
     audit: AuditRecord | None = None
     numbers: NumbersCheck | None = None
+    lost_writes: tuple[str, ...] = ()
 
 
 class NoteAdded(Event, frozen=True, kw_only=True, tag="noted"):

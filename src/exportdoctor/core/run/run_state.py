@@ -53,6 +53,7 @@ class PartState:
             unnamed_inputs=self.captured.unnamed_inputs,
             audit=done.audit if done else None,
             numbers=done.numbers if done else None,
+            lost_writes=done.lost_writes if done else (),
         )
 
     def _is_asked(self, fqn: str) -> bool:

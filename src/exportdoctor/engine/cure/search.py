@@ -76,6 +76,7 @@ class CureSearch:
     met: list[tuple[Ids, Outcome]] = field(default_factory=list)
     cures: tuple[CuringSet, ...] = ()
     stages: Mapping[str, str] = field(default_factory=dict)
+    lost_writes: tuple[str, ...] = ()
     prescription: Prescription | None = None
     note: str = ""
     done: bool = False
@@ -116,6 +117,8 @@ class CureSearch:
         yield Lookahead(self.root.part)
         if self.cures and self.goal != to:
             target = yield from self._go_on(large, small)
+        elif self.cures:
+            self.lost_writes = self.cures[0].outcome.lost_writes
         if self.cures:
             compared = large if self.cures[0].on == large.name else target
             ground = (yield compared.ground).ground if self.cures[0].outcome.numbers else None
@@ -210,7 +213,7 @@ class CureSearch:
             outcome = yield msgspec.structs.replace(self.root, shims=cured.shims, to=self.goal)
             if outcome.passed:
                 self.cures = (cured, *(one for one in self.cures if one is not cured))
-                self.stages = outcome.stages
+                self.stages, self.lost_writes = outcome.stages, outcome.lost_writes
                 return small or large
             first = first or outcome
         assert first is not None

@@ -163,6 +163,9 @@ class PartDiagnosis:
     def _is_never_met(self, mine: Outcome) -> bool:
         if self.cure is None or self.cure.prescription is None or self.cure.prescription.soundness == "specialised":
             return False
+        passed = self.cure.stages or self.cure.cures[0].outcome.stages
+        if mine.failure is not None and passed.get(mine.failure.stage) != "pass":
+            return False  # the part did not get so far
         met = [outcome for trial in self.cure.trials for outcome in (trial.before, trial.outcome)]
         return not any(self.same_failure(one, mine) or _same_line_of_module(one, mine) for one in met)
 

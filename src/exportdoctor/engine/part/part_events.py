@@ -19,7 +19,7 @@ from exportdoctor.engine.verdicts.diagnose import make_finding
 from exportdoctor.engine.verdicts.failure_groups import FailureGroup
 from exportdoctor.engine.verdicts.judge import ModuleVerdict, verdict_of_part
 from exportdoctor.report.wording.cures import numbers_notes
-from exportdoctor.report.wording.export import numbers_command
+from exportdoctor.report.wording.export import lost_writes_note, numbers_command
 from exportdoctor.report.wording.scan import unknown_notes
 from exportdoctor.report.wording.shim_tries import next_failure_note, rest_note
 
@@ -71,6 +71,9 @@ def part_finished(part: PartDiagnosis, audit: AuditRecord | None) -> Iterator[ev
         verdict = "cured"
     elif cure is not None:
         yield ev.NoteAdded(text=f"{part.name}: {cure.note}")
+    lost = cure.lost_writes if cure is not None else part.root.outcome.lost_writes
+    if lost:
+        yield ev.NoteAdded(text=f"{part.name}: {lost_writes_note(lost)}")
     yield ev.PartFinished(
         part=part.name,
         verdict=verdict,
@@ -81,6 +84,7 @@ def part_finished(part: PartDiagnosis, audit: AuditRecord | None) -> Iterator[ev
         only=tuple(fqn for fqn in part.options.modules if fqn in part.facts),
         audit=audit,
         numbers=part.numbers,
+        lost_writes=lost,
     )
 
 

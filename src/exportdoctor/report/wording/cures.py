@@ -82,9 +82,13 @@ def _has_no_file(part: PartRecord) -> bool:
 
 
 def _gets_to_onnx(part: PartRecord) -> bool:
-    """Whether the part with its shims was found to translate, as was asked."""
+    """Whether the part, with its shims if it needs any, was found to translate, as was asked."""
     found = part.prescription
-    return found is not None and (_failing_stage(part) == "translate" or found.stages.get("translate") == "pass")
+    if found is None:
+        return part.root_stages.get("translate") == "pass"
+    if "fail" in found.stages.values():
+        return False
+    return _failing_stage(part) == "translate" or found.stages.get("translate") == "pass"
 
 
 def _failing_stage(part: PartRecord) -> str:
@@ -293,7 +297,7 @@ def export_command(part: PartRecord, report: Report) -> str:
     if part.exporter != DEFAULTS["exporter"] and part.prescription is not None:
         options.append(f"--shims {'+'.join(one for one in part.prescription.shims if one != _TO_DEFAULT) or 'none'}")
     name = "model" if part.name == "default" else part.name
-    to = "onnx" if _gets_to_onnx(part) else "pt2"
+    to = "onnx" if _gets_to_onnx(part) and not part.lost_writes else "pt2"
     return " ".join(("exportdoctor export", shlex.quote(target.ref), *options, f"--to {to} -o {name}.{to}"))
 
 

@@ -246,6 +246,14 @@ def named_buffers(names: Sequence[str]) -> str:
     return f"{'buffer' if len(names) == 1 else 'buffers'} {_first_few(names)}"
 
 
+def lost_writes_note(names: Sequence[str]) -> str:
+    """Said of a program that translates, and writes into buffers or inputs."""
+    return (
+        f"it writes into {_first_few(names)}, and its ONNX file does not: that gives back outputs alone. `export --to "
+        "onnx` rejects the file where eager changes what is there."
+    )
+
+
 def with_lines(names: Mapping[str, Frame | None]) -> str:
     """Attributes of modules, the first few by name, each with the line that assigns it."""
     return _first_few(

@@ -155,6 +155,7 @@ class _Attempt:
     ground: Ground | None = None
     fixed: tuple[str, ...] | None = None
     refusal: Failure | None = None
+    lost_writes: tuple[str, ...] = ()
     origins: SymbolOrigins = field(default_factory=SymbolOrigins)
     guards: GuardLog = field(default_factory=GuardLog)
 
@@ -223,7 +224,7 @@ class _Attempt:
                 if probe.to not in _LATER or not EXPORTERS[probe.exporter].makes_program:
                     return {}, ()
                 self._require_checks()
-                later = run_later_stages(program, module, call, probe)
+                later = self._run_later_stages(program)
                 self._refuse_cost(cost, "decompose" if probe.to == "decomposed" else "translate", ("export",))
                 return later, ()
 
@@ -233,7 +234,7 @@ class _Attempt:
 
         def go_on(program: Any) -> None:
             if probe.to in _LATER:
-                later.update(run_later_stages(program, self.module, self.call, probe))
+                later.update(self._run_later_stages(program))
 
         rows = shimmed_export(
             self._export_call(shapes),
@@ -247,6 +248,11 @@ class _Attempt:
             in_doubt=leave_in_doubt if self.leaves_doubt else None,
         )
         return later, rows
+
+    def _run_later_stages(self, program: Any) -> dict[str, str]:
+        passed = run_later_stages(program, self.module, self.call, self.probe)
+        self.lost_writes = passed.lost_writes
+        return passed.ends
 
     def _shortcuts(self) -> AbstractContextManager[None]:
         return nullcontext() if self.fast is None else self.fast.within()
@@ -397,6 +403,7 @@ class _Attempt:
             ground=self.ground,
             fixed=self.fixed,
             refusal=self.refusal,
+            lost_writes=self.lost_writes,
             **{"reads": reads, **facts},
         )
 

@@ -6,6 +6,7 @@ A failure there is described like any other: with the submodule and the line tha
 from __future__ import annotations
 
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,28 +37,36 @@ class StageFailed(Exception):
         self.stage, self.failure, self.passed, self.numbers = stage, failure, passed, numbers
 
 
-def run_later_stages(program: Any, module: torch.nn.Module, call: Call, probe: Probe) -> dict[str, str]:
+@dataclass(frozen=True)
+class PassedStages:
+    """How the stages ended, by name, and the buffers and inputs that the ONNX file leaves as they are."""
+
+    ends: dict[str, str]
+    lost_writes: tuple[str, ...] = ()
+
+
+def run_later_stages(program: Any, module: torch.nn.Module, call: Call, probe: Probe) -> PassedStages:
     """Decompose or translate the program of `module`; with `probe.to` = ort load, run and compare the file.
 
-    Returns the stages passed. Raises StageFailed. Without real values only the translation is tried: an ONNX file with
+    Raises StageFailed. Without real values only the translation is tried: an ONNX file with
     fake weights cannot run.
     """
     prefix = probe.fqn
     if probe.to == "decomposed":
         _stage("decompose", program.run_decompositions, (), prefix)
-        return {"decompose": "pass"}
+        return PassedStages({"decompose": "pass"})
     if probe.to != "ort" or has_fakes(module, (call.args, call.kwargs)):
-        _stage("translate", lambda: translate(program, optimise=False), (), prefix)
-        return {"translate": "pass"}
+        translated = _stage("translate", lambda: translate(program, optimise=False), (), prefix)
+        return PassedStages({"translate": "pass"}, translated.lost_writes)
     passed: tuple[Stage, ...] = ()
     wanted = run_once(module, (call.args, call.kwargs))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        made = _stage("translate", lambda: translate(program).made, passed, prefix)
+        translated = _stage("translate", lambda: translate(program), passed, prefix)
         passed = ("translate",)
 
         def load() -> OnnxSession:
-            save_model(made, path, external_data=False)
+            save_model(translated.made, path, external_data=False)
             check_model(path)
             return OnnxSession(path)
 
@@ -72,7 +81,7 @@ def run_later_stages(program: Any, module: torch.nn.Module, call: Call, probe: P
         raise StageFailed("numbers", Failure(stage="numbers", exceptions=(fact,)), passed, (row,))
     shown = are_nan(list(answers))
     told = passed if shown and all(shown) else (*passed, "numbers")  # NaN that agrees with NaN shows nothing
-    return dict.fromkeys(told, "pass")
+    return PassedStages(dict.fromkeys(told, "pass"), translated.lost_writes)
 
 
 def _stage(stage: Stage, work: Any, passed: tuple[Stage, ...], prefix: str, model: Path | None = None) -> Any:

@@ -43,6 +43,12 @@ class Translated:
     made: Any
     dropped: tuple[str, ...]
 
+    @property
+    def lost_writes(self) -> tuple[str, ...]:
+        """The buffers and inputs that the program writes into; the file gives back its outputs alone."""
+        signature = self.made.exported_program.graph_signature
+        return (*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values())
+
 
 def translate(program: Any, *, opset: int = 0, optimise: bool = True) -> Translated:
     """Translate an exported program, whose graph is changed by it. Raises what torch.onnx raises.
