@@ -9,7 +9,7 @@ import torch
 
 from exportdoctor.core.errors import UsageError
 from exportdoctor.report.wording.cures import export_command
-from exportdoctor.report.wording.findings import why
+from exportdoctor.report.wording.findings import next_step, why
 from exportdoctor.worker.translate.onnx_program import translate, warm_up_translation
 from exportdoctor.worker.translate.onnx_session import refuse_other_provider
 from scanning import scan_file
@@ -86,6 +86,12 @@ class Trains(nn.Module):
 def trains():
     return Trains().train(), (torch.arange(12.0).reshape(3, 4),)
 
+def forgets_eval():
+    return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.0)), (torch.arange(12.0).reshape(3, 4),)
+
+def drops():
+    return nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)), (torch.ones(3, 4),)
+
 def plain():
     return nn.Sequential(nn.Linear(4, 4), nn.GELU()).eval(), (torch.randn(2, 4),)
 """
@@ -160,6 +166,25 @@ def test_a_submodules_failure_may_be_the_parts_where_that_does_not_get_further(m
     (finding,) = [one for one in report.findings if one.module == "norm"]
     assert (finding.kind, finding.stage, finding.only_alone) == ("numbers", "numbers", False)
     assert export_command(report.parts[0], report).endswith("--to pt2 -o model.pt2")
+
+
+@pytest.mark.long
+def test_layers_in_training_mode_are_told(model: Path) -> None:
+    """Nothing said so where a model's eval() was forgotten, and it exported with batch norm as in training."""
+    report = scan_file(model, factory="forgets_eval", to="ort")
+    assert any("1 layer is in training mode" in note and "1 (BatchNorm1d)" in note for note in report.notes)
+    (finding,) = report.findings
+    assert (finding.modules, finding.in_training) == (("1",), ("(BatchNorm1d)",))
+    assert next_step(finding).startswith("Call eval() on the model before it is exported")
+    assert report.parts[0].modules[0].status == "fails_child"
+
+
+@pytest.mark.long
+def test_numbers_of_a_model_that_draws_are_not_compared_in_onnx_runtime(model: Path) -> None:
+    """Each of its two draws was said to differ from the other, as a failure of the dropout."""
+    report = scan_file(model, factory="drops", to="ort")
+    assert (report.parts[0].verdict, report.findings) == ("passes", ())
+    assert any("ONNX Runtime's numbers were not compared: eager draws random numbers" in note for note in report.notes)
 
 
 @pytest.mark.long

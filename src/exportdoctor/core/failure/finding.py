@@ -101,6 +101,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     `fixed_by` is the function of torch whose own code takes a dynamic size as a number, which fixes it.
     `wrong_fake` is an operator of torch before it whose fake result is not as its real one.
     `fitted_shapes` is the code of the dynamic shapes in the structure of the inputs, where the given ones have another.
+    `in_training` are layers in training mode, where the numbers of an ONNX file differ.
     `documented` is the page on which torch says that it does not support this; empty where it is not expected.
     """
 
@@ -146,6 +147,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     fixed_by: str = ""
     wrong_fake: WrongFake | None = None
     fitted_shapes: str = ""
+    in_training: tuple[str, ...] = ()
 
     @property
     def is_called_by_module(self) -> bool:

@@ -165,7 +165,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     unbacked symbols had been created, None where that was not counted. `slice` is what leads to the failure in the
     traced graph, `slice_note` why there is none. `traced` is how many nodes had been traced, and `entered` of how many
     submodules, None where no graph was found. `fitted_shapes` is the code of the dynamic shapes in the structure of the
-    inputs, where those that were given name the same tensors in another one."""
+    inputs, where those that were given name the same tensors in another one. `in_training` are layers of the
+    module that drop values or normalise by the batch, where the numbers of its ONNX file differ."""
 
     stage: Stage
     exceptions: tuple[ExceptionFact, ...]
@@ -186,6 +187,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     traced: int | None = None
     entered: int | None = None
     fitted_shapes: str = ""
+    in_training: tuple[str, ...] = ()
 
     @property
     def culprit(self) -> Frame | None:
@@ -269,7 +271,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to one probe. `seconds` is wall time of the attempt, `peak_rss_mb` its process's peak in MiB.
 
     `kept_children` gives each submodule that no opaque op could replace, so that it ran as it is, with the reason.
-    `numbers` has a row for each input set on which the exported program was run. `note` is why a shim was not applied.
+    `numbers` has a row for each input set on which the exported program was run. `note` is why a shim
+    was not applied, or what a later stage leaves open.
     `sources` is what the attempt was the first to read, as in Captured. `ground` answers a probe for it.
     `fixed` names the dynamic axes whose size is a constant in the program, None if that was not looked at. `refusal` is
     the guard by which the program refuses sizes of an input set, told as a failure of the export. `lost_writes` names

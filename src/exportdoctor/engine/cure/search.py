@@ -59,7 +59,8 @@ class CureSearch:
 
     With these shims the program must get as far as `root.to`: through the export, or a stage behind it. `goal` is how
     far the scan asks it to get: what cures is asked as far as that, and the search goes on where it fails there.
-    Without `alternatives`, other sets are looked for only where the first that cures is not sound.
+    `passing` is the outcome of what gets there. Without `alternatives`, other sets are looked for only where the first
+    that cures is not sound.
     """
 
     root: Probe
@@ -76,7 +77,7 @@ class CureSearch:
     met: list[tuple[Ids, Outcome]] = field(default_factory=list)
     cures: tuple[CuringSet, ...] = ()
     stages: Mapping[str, str] = field(default_factory=dict)
-    lost_writes: tuple[str, ...] = ()
+    passing: Outcome | None = None
     prescription: Prescription | None = None
     note: str = ""
     done: bool = False
@@ -118,7 +119,7 @@ class CureSearch:
         if self.cures and self.goal != to:
             target = yield from self._go_on(large, small)
         elif self.cures:
-            self.lost_writes = self.cures[0].outcome.lost_writes
+            self.passing = self.cures[0].outcome
         if self.cures:
             compared = large if self.cures[0].on == large.name else target
             ground = (yield compared.ground).ground if self.cures[0].outcome.numbers else None
@@ -213,7 +214,7 @@ class CureSearch:
             outcome = yield msgspec.structs.replace(self.root, shims=cured.shims, to=self.goal)
             if outcome.passed:
                 self.cures = (cured, *(one for one in self.cures if one is not cured))
-                self.stages, self.lost_writes = outcome.stages, outcome.lost_writes
+                self.stages, self.passing = outcome.stages, outcome
                 return small or large
             first = first or outcome
         assert first is not None

@@ -71,9 +71,12 @@ def part_finished(part: PartDiagnosis, audit: AuditRecord | None) -> Iterator[ev
         verdict = "cured"
     elif cure is not None:
         yield ev.NoteAdded(text=f"{part.name}: {cure.note}")
-    lost = cure.lost_writes if cure is not None else part.root.outcome.lost_writes
+    passing = cure.passing if cure is not None else part.root.outcome if part.root is not None else None
+    lost = passing.lost_writes if passing is not None else ()
     if lost:
         yield ev.NoteAdded(text=f"{part.name}: {lost_writes_note(lost)}")
+    if passing is not None and passing.passed and passing.note:
+        yield ev.NoteAdded(text=f"{part.name}: {passing.note}")
     yield ev.PartFinished(
         part=part.name,
         verdict=verdict,

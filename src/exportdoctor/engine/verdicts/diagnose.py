@@ -66,6 +66,7 @@ def make_finding(
         fixed_by=failure.fixed_by,
         wrong_fake=failure.wrong_fake,
         fitted_shapes=failure.fitted_shapes,
+        in_training=failure.in_training,
         known_issues=find_known_issues(outcome, exporter=exporter, dynamic=dynamic, versions=versions),
         origins=failure.origins,
         last_op=failure.op,

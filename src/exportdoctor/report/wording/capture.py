@@ -82,6 +82,16 @@ def needs_values(error: str) -> str:
     return f"the forward needs real values ({error} with fake weights), so it runs with random weights"
 
 
+def training_mode(layers: Sequence[str]) -> str:
+    """That layers are not in eval mode, so that neither is the program."""
+    names = ", ".join(layers[:_MOST_NAMED]) + (", ..." if len(layers) > _MOST_NAMED else "")
+    are = "1 layer is" if len(layers) == 1 else f"{len(layers)} layers are"
+    return (
+        f"{are} in training mode, and so is the program, which drops values or normalises by the batch as in training: "
+        f"{names}. For inference, call eval() on the model before it is exported"
+    )
+
+
 def registered_classes(classes: Sequence[str]) -> str:
     """That a part exports only with these classes registered, and how to do that elsewhere."""
     return (

@@ -137,6 +137,12 @@ def _numbers_of_python(finding: Finding, match: re.Match[str]) -> str:
     return "Compute it with numbers of Python in place of tensors."
 
 
+def _in_training(finding: Finding, match: re.Match[str]) -> str:
+    if not finding.in_training:
+        return ""
+    return "Call eval() on the model before it is exported: torch.onnx does not keep the training mode of layers."
+
+
 def _declare_less(finding: Finding, match: re.Match[str]) -> str:
     if _FIXED_BY_GUARD.search(finding.exception.message):
         return ""  # torch suggests a range for its other guards, and none passes this one
@@ -377,6 +383,7 @@ _CAUSES = (
     ),
     _Cause(FailureKind.DYNAMIC_DIM_SPECIALISED, r"", _of_the_line(line_advice.size_as_number)),
     _Cause(FailureKind.DYNAMIC_DIM_SPECIALISED, r"Suggested fixes:", _declare_less),
+    _Cause(FailureKind.NUMBERS, r"", _in_training),
     _Cause(
         FailureKind.NUMBERS,
         r"leaves the buffers? .*: a call assigns (.*?)(, in another \w+)?(?:;|$)",

@@ -156,6 +156,7 @@ class _Attempt:
     fixed: tuple[str, ...] | None = None
     refusal: Failure | None = None
     lost_writes: tuple[str, ...] = ()
+    note: str = ""
     origins: SymbolOrigins = field(default_factory=SymbolOrigins)
     guards: GuardLog = field(default_factory=GuardLog)
 
@@ -251,7 +252,7 @@ class _Attempt:
 
     def _run_later_stages(self, program: Any) -> dict[str, str]:
         passed = run_later_stages(program, self.module, self.call, self.probe)
-        self.lost_writes = passed.lost_writes
+        self.lost_writes, self.note = passed.lost_writes, passed.note
         return passed.ends
 
     def _shortcuts(self) -> AbstractContextManager[None]:
@@ -404,7 +405,7 @@ class _Attempt:
             fixed=self.fixed,
             refusal=self.refusal,
             lost_writes=self.lost_writes,
-            **{"reads": reads, **facts},
+            **{"reads": reads, "note": self.note, **facts},
         )
 
 

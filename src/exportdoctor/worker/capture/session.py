@@ -17,6 +17,7 @@ from exportdoctor.core.records.probe import Probe
 from exportdoctor.report.wording import capture as wording
 from exportdoctor.targets.built import BuiltPart
 from exportdoctor.targets.eager import needs_gradients
+from exportdoctor.targets.training_mode import in_training_mode
 from exportdoctor.torch_internals.fake_tensors import has_fakes
 from exportdoctor.torch_internals.module_proxies import state_id
 from exportdoctor.torch_internals.pytree_registry import names_registered_in
@@ -105,6 +106,8 @@ def _new_capture(built: BuiltPart) -> PartCapture:
         part.note(wording.registered_classes(registered))
     for paths in _one_tensor_twice(built):
         part.note(wording.one_tensor_twice(paths))
+    if layers := in_training_mode(built.module):
+        part.note(wording.training_mode(layers))
     if built.left_out:
         part.note(wording.inputs_left_out(built.left_out, built.because))
     if built.unused:

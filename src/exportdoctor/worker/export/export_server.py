@@ -30,6 +30,7 @@ from exportdoctor.report.wording import capture as wording
 from exportdoctor.shims import NotApplicable, Shim, ShimTrouble, find, order_shims
 from exportdoctor.targets import BuiltPart, BuiltTarget, Plan, build, resolve
 from exportdoctor.targets.eager import blame_running_code
+from exportdoctor.targets.training_mode import in_training_mode
 from exportdoctor.worker import environment
 from exportdoctor.worker.export.image_input import with_image_input
 from exportdoctor.worker.export.part_files import PartExport, PartJob, export_part_files, try_sizes
@@ -229,6 +230,8 @@ def _result(
     if numbers and not any(row.kind in _OTHER_SIZES for row in numbers):
         notes.append(wording.ONE_SIZE)
     part = pieces[0].part
+    if layers := in_training_mode(part.module):
+        notes.append(wording.training_mode(layers))
     needs_positions = request.cache and has_pictures(part, pieces[-1].part)
     if needs_positions:
         notes.append(wording.TAKES_POSITIONS)

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from exportdoctor.core.failure.frames import is_defined_in_torch
 from exportdoctor.core.protocol.repro import ScriptDraft
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.shims.export_call import ExportCall, shapes_by_name
 from exportdoctor.shims.torch_export import bundled_keywords
+from exportdoctor.targets.training_mode import depends_on_mode
 from exportdoctor.torch_internals.trees import tree_unflatten
 from exportdoctor.worker.capture.call_shapes import CallShapes
 from exportdoctor.worker.capture.forward_hooks import Call
@@ -123,7 +123,7 @@ def _write_instance(script: ScriptBuilder, module: nn.Module, call: Call) -> str
     """The module, in its mode and dtype where they matter, with `**kwargs` as far as the call gives any."""
     keywords = bundled_keywords(inspect.signature(module.forward), call.args, call.kwargs)
     instance = script.module_code(module, keywords=keywords)
-    if not module.training and any(_cares_for_mode(one) for one in module.modules()):
+    if not module.training and any(depends_on_mode(one) for one in module.modules()):
         instance += ".eval()"
     dtypes = {p.dtype for p in module.parameters() if p.is_floating_point()}
     return f"{instance}.to({dtypes.pop()})" if len(dtypes) == 1 and dtypes != {torch.float32} else instance
@@ -171,18 +171,3 @@ def _positional(
             break
         moved.append(rest.pop(parameter.name))
     return tuple(moved), rest
-
-
-_MODE_MATTERS = (
-    nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
-    nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm,
-    nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d,
-)  # fmt: skip
-
-
-def _cares_for_mode(module: nn.Module) -> bool:
-    """Whether `module` differs in train mode: dropout, batch norm, or a forward that reads `training`."""
-    kind = type(module)
-    return isinstance(module, _MODE_MATTERS) or (
-        not is_defined_in_torch(kind) and "training" in kind.forward.__code__.co_names
-    )
