@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import linecache
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from exportdoctor.repro.candidates.verdict_log import VerdictLog
 from exportdoctor.repro.script import code_lines
 from exportdoctor.repro.verify import verify
 from exportdoctor.worker.repro.script.literals import tensor_code, torch_module_code
+from exportdoctor.worker.repro.script.operator_schemas import declare_operators
 
 pytestmark = pytest.mark.slow
 
@@ -767,3 +769,33 @@ def test_a_sparse_input_keeps_its_layout(layout: str) -> None:
         if layout == "coo"
         else made.values().shape == sparse.values().shape
     )
+
+
+def test_a_script_defines_the_operators_that_other_code_registers() -> None:
+    """There was none for a model that names such an operator by torch.ops: `'_OpNamespace' object has no attribute`."""
+    make: Any = torch.library.Library
+    library = make("of_other_code", "DEF")
+    library.define("twice(Tensor x, *, int[] pads=[1, 2], str mode='a') -> (Tensor, Tensor[])")
+    library.define("twice.both(Tensor x, Tensor y) -> Tensor")
+    forward = """
+class M(torch.nn.Module):
+    def forward(self, x):
+        return torch.ops.of_other_code.twice(torch.ops.aten.relu(x), mode="b")[0]
+torch.export.export(M(), (torch.ones(3),))
+"""
+    script = declare_operators("import torch\n" + forward)
+    assert [line.partition(", ")[0] for line in script.splitlines() if "define" in line] == [
+        "torch.library.define('of_other_code::twice'",
+        "torch.library.define('of_other_code::twice.both'",
+    ]
+    other = declare_operators("import torch, msgspec\nfrom torch import nn\n" + forward)
+    assert "if not hasattr(torch.ops.of_other_code, 'twice'):\n    torch.library.define(" in other
+    for source in (script, other):
+        done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+        assert "UnsupportedOperatorException: of_other_code.twice.default" in done.stderr
+
+
+def test_a_script_with_operators_of_torch_or_of_its_own_stays() -> None:
+    body = '\n@torch.library.custom_op("own::one", mutates_args=())\ndef one(x: torch.Tensor) -> torch.Tensor: ...\n'
+    for source in ("import torch\ntorch.ops.aten.add(1, 2)\n", f"import torch{body}torch.ops.own.one(torch.ones(2))\n"):
+        assert declare_operators(source) == source

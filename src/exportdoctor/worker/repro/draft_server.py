@@ -25,6 +25,7 @@ from exportdoctor.worker import environment
 from exportdoctor.worker.capture.session import PartCapture
 from exportdoctor.worker.open_target import OpenTarget
 from exportdoctor.worker.repro.draft_variants import write_drafts
+from exportdoctor.worker.repro.script.operator_schemas import declare_operators
 from exportdoctor.worker.repro.script.recorder import Record
 from exportdoctor.worker.repro.single_call import can_be_captured_alone, one_call
 from exportdoctor.worker.repro.watched_run import run_watched
@@ -54,7 +55,7 @@ def _reproduce_and_draft(command: DraftRequest) -> Iterator[DraftReply]:
     notes: list[str] = []
     remarks = (wording.repro_flaky_attempts(times),) if times > 1 else ()
     for draft in write_drafts(part, probe, outcome, record, notes):
-        yield msgspec.structs.replace(draft, notes=(*remarks, *draft.notes))
+        yield msgspec.structs.replace(draft, source=declare_operators(draft.source), notes=(*remarks, *draft.notes))
     yield NoMoreDrafts(notes=tuple(notes))
 
 
