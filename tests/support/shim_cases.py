@@ -45,6 +45,19 @@ class Case:
     eager: Callable[[], nn.Module] | None = None
 
 
+@torch.library.custom_op("shim_cases::smooth", mutates_args=())
+def smooth(x: Tensor) -> Tensor:
+    """An operator whose author registered no fake kernel."""
+    return (x + x.roll(1, 0)) / 2
+
+
+class Smoothing(nn.Module):
+    """Runs an operator that has no fake kernel."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return smooth(x) * x
+
+
 class Weighing(nn.Module):
     """Takes the data of its weight, past the tracer."""
 
@@ -889,6 +902,7 @@ CASES: dict[str, Case] = {
         "data-dependent",
         (_FREE,),
     ),
+    "fake-kernels": case(Smoothing, [(torch.randn(rows, 4),) for rows in (3, 5, 8)], "no fake impl", (_FREE,)),
     "index-as-item": case(
         Marking,
         [(torch.randn(rows, 4), torch.tensor(at)) for rows, at in ((3, 1), (5, 3), (2, -4))],

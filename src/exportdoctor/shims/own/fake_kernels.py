@@ -1,0 +1,293 @@
+"""A fake kernel for operators that have none: sizes, dtypes and layouts of results as eager calls show them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+from operator import itemgetter
+from typing import Any
+
+from exportdoctor.shims.cure_pattern import Cure
+from exportdoctor.shims.eager_run import run_copy
+from exportdoctor.shims.export_call import ExportCall
+from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+from exportdoctor.targets.eager import copy_inputs, storage_id
+from exportdoctor.torch_internals.fake_kernels import FAKE_KERNELS, lacks_fake_kernel, registered_fake_kernel
+from exportdoctor.torch_internals.fake_tensors import has_fakes
+from exportdoctor.torch_internals.tracing_modes import dispatch_mode_class
+from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
+
+_OF_TORCH = ("aten", "prim", "prims")
+_DIVISORS = (2, 3, 4, 5, 8, 16, 32)
+_Size = Callable[[list[Any]], Any]
+"""Computes a size of a result from the sizes and whole numbers of a call, in their order."""
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: Any
+    device: Any
+    is_contiguous: bool
+
+
+@dataclass(frozen=True)
+class _Sighting:
+    """A call in eager: `kind` is the structure of its arguments with those that are neither tensors nor whole numbers,
+    `given` are its tensors and `numbers` its sizes and whole numbers."""
+
+    kind: Any
+    given: tuple[_Tensor, ...]
+    numbers: tuple[int, ...]
+    results: tuple[Any, ...]
+    layout: Any
+
+
+@contextmanager
+def _enter(call: ExportCall) -> Iterator[ExportCall]:
+    if not FAKE_KERNELS.is_supported():
+        raise NotApplicable("this torch registers fake kernels in another way")
+    if has_fakes(call.module, (call.args, call.kwargs)):
+        raise NotApplicable("the model has no values, so that no operator can be run to see what it gives")
+    calls = _calls_of_operators(call)
+    lacking = {one: each for one, each in calls.items() if lacks_fake_kernel(one, *each[0])}
+    if not lacking:
+        raise NotApplicable("forward calls no operator from outside of torch that has no fake kernel")
+    with ExitStack() as stack:
+        for operator, each in lacking.items():
+            try:
+                stack.enter_context(registered_fake_kernel(operator, _kernel_of(operator, each)))
+            except RuntimeError as error:
+                raise NotApplicable(f"torch takes no fake kernel for {operator.name()}: {error}") from error
+        yield call
+
+
+_Calls = list[tuple[tuple[Any, ...], dict[str, Any]]]
+
+
+def _calls_of_operators(call: ExportCall) -> dict[Any, _Calls]:
+    """The calls of operators from outside of torch, for the example and for inputs of other sizes."""
+    found: dict[Any, _Calls] = {}
+
+    class Watch(dispatch_mode_class()):  # type: ignore[misc]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func.namespace not in _OF_TORCH:
+                found.setdefault(func, []).append(copy_inputs((args, kwargs or {})))
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        run_copy(call)
+        for inputs in call.more_inputs:
+            with suppress(Exception):
+                run_copy(call, copy_inputs(inputs))
+    return found
+
+
+def _kernel_of(operator: Any, calls: _Calls) -> Callable[..., Any]:
+    """A function that gives empty tensors as the operator was seen to give them."""
+    sightings = [sighting for args, kwargs in calls for sighting in _sightings(operator, args, kwargs)]
+    kinds: list[tuple[Any, Callable[..., Any]]] = []
+    for one in sightings:
+        if not any(one.kind == kind for kind, _ in kinds):
+            kinds.append(
+                (one.kind, _results_of(operator.name(), [each for each in sightings if each.kind == one.kind]))
+            )
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        kind, tensors, numbers = _taken_apart(args, kwargs)
+        made = next((make for known, make in kinds if known == kind), None)
+        if made is None:
+            raise RuntimeError(f"no eager run called {operator.name()} with such arguments")
+        return made(tensors, numbers)
+
+    return kernel
+
+
+def _sightings(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[_Sighting]:
+    """The call as it was, and with zeros and other numbers in its tensors, which may change the sizes of results."""
+    import torch
+
+    with torch.random.fork_rng(devices=()):
+        for change in (None, torch.zeros_like, torch.randn_like):
+            given = copy_inputs((args, kwargs))
+            if change is not None:
+                leaves, layout = tree_flatten(given)
+                floats = [isinstance(one, torch.Tensor) and one.is_floating_point() for one in leaves]
+                if not any(floats):
+                    return
+                made = [change(one) if is_float else one for one, is_float in zip(leaves, floats, strict=True)]
+                given = tree_unflatten(made, layout)
+            kind, tensors, numbers = _taken_apart(*given)
+            try:
+                with torch.no_grad():
+                    results, layout = tree_flatten(operator(*given[0], **given[1]))
+            except Exception:
+                if change is None:
+                    raise
+                continue
+            if {storage_id(one) for one in results if isinstance(one, torch.Tensor)} & set(map(storage_id, tensors)):
+                raise NotApplicable(f"{operator.name()} returns memory of its arguments")
+            yield _Sighting(
+                kind,
+                tuple(map(_fact_of, tensors)),
+                tuple(numbers),
+                tuple(_fact_of(one) if isinstance(one, torch.Tensor) else one for one in results),
+                layout,
+            )
+
+
+def _taken_apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[Any], list[Any]]:
+    """What kind of call it is, its tensors, and its sizes and whole numbers."""
+    import torch
+
+    leaves, layout = tree_flatten((args, kwargs))
+    kinds: list[Any] = []
+    tensors: list[Any] = []
+    numbers: list[Any] = []
+    for one in leaves:
+        if isinstance(one, torch.Tensor):
+            kinds.append(("tensor", one.dim(), one.dtype))
+            tensors.append(one)
+            numbers += one.shape
+        elif isinstance(one, int | torch.SymInt) and not isinstance(one, bool):
+            kinds.append("number")
+            numbers.append(one)
+        else:
+            kinds.append(one)
+    return (layout, kinds), tensors, numbers
+
+
+def _fact_of(tensor: Any) -> _Tensor:
+    return _Tensor(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor.is_contiguous())
+
+
+def _results_of(name: str, seen: Sequence[_Sighting]) -> Callable[[list[Any], list[Any]], Any]:
+    """Makes the results of a call from its tensors and numbers."""
+    first = seen[0]
+    if any(one.layout != first.layout for one in seen):
+        raise NotApplicable(f"{name} gives results of another structure from one call to the next")
+    made = [_result(name, place, seen) for place in range(len(first.results))]
+    return lambda tensors, numbers: tree_unflatten([make(tensors, numbers) for make in made], first.layout)
+
+
+def _result(name: str, place: int, seen: Sequence[_Sighting]) -> Callable[[list[Any], list[Any]], Any]:
+    import torch
+
+    results = [one.results[place] for one in seen]
+    first = results[0]
+    if not all(isinstance(one, _Tensor) for one in results):
+        if any(one != first for one in results):
+            raise NotApplicable(f"{name} gives numbers that differ from one call to the next")
+        return lambda tensors, numbers: first
+    if len({(one.dtype, one.device, len(one.shape)) for one in results}) > 1:
+        raise NotApplicable(f"{name} gives tensors whose dtype, device or rank differs from one call to the next")
+    alike = _alike(seen, place)
+    if not all(one.is_contiguous for one in results):
+        if alike is None:
+            raise NotApplicable(f"{name} gives tensors in a memory layout of its own")
+        return lambda tensors, numbers: torch.empty_like(tensors[alike], dtype=first.dtype)
+    inputs = [one.numbers for one in seen]
+    sizes = [_size([one.shape[dim] for one in results], inputs) for dim in range(len(first.shape))]
+
+    def make(tensors: list[Any], numbers: list[Any]) -> Any:
+        shape = [size(numbers) for size in sizes]
+        at = next((one.device for one, fact in zip(tensors, seen[0].given, strict=True) if fact.device == first.device),
+                  first.device)  # fmt: skip
+        return torch.empty(shape, dtype=first.dtype, device=at)
+
+    return make
+
+
+def _alike(seen: Sequence[_Sighting], place: int) -> int | None:
+    """The argument whose shape and strides the result has in each call."""
+    for one in range(len(seen[0].given)):
+        pairs = [(each.given[one], each.results[place]) for each in seen]
+        if all((given.shape, given.stride) == (made.shape, made.stride) for given, made in pairs):
+            return one
+    return None
+
+
+def _size(wanted: Sequence[int], inputs: Sequence[Sequence[int]]) -> _Size:
+    """How a size of a result follows from the numbers of the call: the simplest that holds in each; else it is one
+    that only a run can tell."""
+    import torch
+
+    columns = list(zip(*inputs, strict=True))
+    for place, column in enumerate(columns):
+        if list(column) == list(wanted):
+            return itemgetter(place)
+    if len(set(wanted)) == 1:
+        return lambda numbers: wanted[0]
+    for place, column in enumerate(columns):
+        if (computed := _of_one(wanted, column)) is not None:
+            return partial(_compute, computed, place)
+    for one, other in combinations(range(len(columns)), 2):
+        if all(size == a * b for size, a, b in zip(wanted, columns[one], columns[other], strict=True)):
+            return partial(_multiply, one, other)
+    return lambda numbers: torch.library.get_ctx().new_dynamic_size()
+
+
+def _of_one(wanted: Sequence[int], column: Sequence[int]) -> Callable[[Any], Any] | None:
+    """The size as a function of one number, of which at least two values were seen."""
+    low, high = min(column), max(column)
+    if low == high:
+        return None
+    at = dict(zip(column, wanted, strict=True))
+    factor = (at[high] - at[low]) // (high - low)
+    forms = [partial(_scale, factor=factor, shift=at[low] - factor * low)] if factor > 0 else []
+    forms += [partial(_divide, more=more, by=divisor) for divisor in _DIVISORS for more in range(divisor)]
+    pairs = list(zip(wanted, column, strict=True))
+    return next((form for form in forms if all(size == form(number) for size, number in pairs)), None)
+
+
+def _compute(form: Callable[[Any], Any], place: int, numbers: list[Any]) -> Any:
+    return form(numbers[place])
+
+
+def _multiply(one: int, other: int, numbers: list[Any]) -> Any:
+    return numbers[one] * numbers[other]
+
+
+def _scale(number: Any, *, factor: int, shift: int) -> Any:
+    return factor * number + shift
+
+
+def _divide(number: Any, *, more: int, by: int) -> Any:
+    return (number + more) // by
+
+
+SHIM = Shim(
+    id="fake-kernels",
+    title="Gives operators that have no fake kernel one, as eager calls show their results",
+    soundness="precondition",
+    enter=_enter,
+    does=(
+        "torch.export runs each operator on fake tensors, for which an operator from outside of torch needs a kernel "
+        "of its own. Here the operator is run in eager, on the example, on inputs of other sizes, and on other "
+        "numbers: a fake kernel gives tensors of the dtypes, the layout and the sizes that were seen. A size that "
+        "does not follow from those of the call is one that only a run can tell. The operator stays in the program."
+    ),
+    precondition="the operator gives tensors of these sizes for every input that it takes",
+    cures=(Cure(kinds=("missing_fake_kernel",)),),
+    needs={"torch": ">=2.8"},
+    link="https://docs.pytorch.org/docs/stable/library.html#torch.library.register_fake",
+    retire="the operator's author registers a fake kernel",
+    rank=30,
+    replaces=(
+        Replacement(
+            target="torch.library.register_fake",
+            before="torch.export.export(model, (x,))\n",
+            after=(
+                '@torch.library.register_fake("namespace::operator")\n'
+                "def _(x):\n"
+                "    return torch.empty(x.shape, dtype=x.dtype, device=x.device)\n"
+                "\n"
+                "torch.export.export(model, (x,))\n"
+            ),
+        ),
+    ),
+)
