@@ -101,8 +101,10 @@ def model_of(library: Any, case: tuple[str, Callable[..., Any], Callable[..., An
     library.impl("asked", kernel, "CPU")
     torch.manual_seed(0)
     model = Runs(getattr(torch.ops, SPACE).asked, use)
-    others: Any = tuple(((torch.randn(rows, 4),), {}) for rows in (4, 8))
-    call = ExportCall(module=model, args=(torch.randn(5, 4),), dynamic_shapes=({0: Dim.DYNAMIC},), more_inputs=others)
+    others: Any = tuple(
+        ((torch.randn(rows, 4),), {}) for rows in (4, 8)
+    )  # half of an even number may be rounded in any way
+    call = ExportCall(module=model, args=(torch.randn(6, 4),), dynamic_shapes=({0: Dim.DYNAMIC},), more_inputs=others)
     return model, call
 
 

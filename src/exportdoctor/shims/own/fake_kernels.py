@@ -21,6 +21,7 @@ from exportdoctor.torch_internals.tracing_modes import dispatch_mode_class
 from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
 
 _OF_TORCH = ("aten", "prim", "prims")
+_MORE = (1, 2, 3)
 _DIVISORS = (2, 3, 4, 5, 8, 16, 32)
 _Size = Callable[[list[Any]], Any]
 """Computes a size of a result from the sizes and whole numbers of a call, in their order."""
@@ -66,12 +67,13 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
         yield call
 
 
-_Calls = list[tuple[tuple[Any, ...], dict[str, Any]]]
+_Given = tuple[tuple[Any, ...], dict[str, Any]]
+"""Arguments of a call of an operator."""
 
 
-def _calls_of_operators(call: ExportCall) -> dict[Any, _Calls]:
+def _calls_of_operators(call: ExportCall) -> dict[Any, list[_Given]]:
     """The calls of operators from outside of torch, for the example and for inputs of other sizes."""
-    found: dict[Any, _Calls] = {}
+    found: dict[Any, list[_Given]] = {}
 
     class Watch(dispatch_mode_class()):  # type: ignore[misc]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -87,57 +89,93 @@ def _calls_of_operators(call: ExportCall) -> dict[Any, _Calls]:
     return found
 
 
-def _kernel_of(operator: Any, calls: _Calls) -> Callable[..., Any]:
+def _kernel_of(operator: Any, calls: Sequence[_Given]) -> Callable[..., Any]:
     """A function that gives empty tensors as the operator was seen to give them."""
-    sightings = [sighting for args, kwargs in calls for sighting in _sightings(operator, args, kwargs)]
-    kinds: list[tuple[Any, Callable[..., Any]]] = []
-    for one in sightings:
-        if not any(one.kind == kind for kind, _ in kinds):
-            kinds.append(
-                (one.kind, _results_of(operator.name(), [each for each in sightings if each.kind == one.kind]))
-            )
+    kinds: list[tuple[Any, list[_Given]]] = []
+    for given in calls:
+        kind = _taken_apart(*given)[0]
+        same = next((each for known, each in kinds if known == kind), None)
+        if same is None:
+            kinds.append((kind, [given]))
+        else:
+            same.append(given)
+    makers = [(kind, _results_of(operator.name(), list(_sightings(operator, each)))) for kind, each in kinds]
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         kind, tensors, numbers = _taken_apart(args, kwargs)
-        made = next((make for known, make in kinds if known == kind), None)
-        if made is None:
+        make = next((make for known, make in makers if known == kind), None)
+        if make is None:
             raise RuntimeError(f"no eager run called {operator.name()} with such arguments")
-        return made(tensors, numbers)
+        return make(tensors, numbers)
 
     return kernel
 
 
-def _sightings(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[_Sighting]:
-    """The call as it was, and with zeros and other numbers in its tensors, which may change the sizes of results."""
+def _sightings(operator: Any, calls: Sequence[_Given]) -> Iterator[_Sighting]:
+    """What the operator gives for calls of one kind, and for changed ones, which it may refuse."""
     import torch
 
     with torch.random.fork_rng(devices=()):
-        for change in (None, torch.zeros_like, torch.randn_like):
-            given = copy_inputs((args, kwargs))
-            if change is not None:
-                leaves, layout = tree_flatten(given)
-                floats = [isinstance(one, torch.Tensor) and one.is_floating_point() for one in leaves]
-                if not any(floats):
-                    return
-                made = [change(one) if is_float else one for one, is_float in zip(leaves, floats, strict=True)]
-                given = tree_unflatten(made, layout)
-            kind, tensors, numbers = _taken_apart(*given)
-            try:
-                with torch.no_grad():
-                    results, layout = tree_flatten(operator(*given[0], **given[1]))
-            except Exception:
-                if change is None:
-                    raise
-                continue
-            if {storage_id(one) for one in results if isinstance(one, torch.Tensor)} & set(map(storage_id, tensors)):
-                raise NotApplicable(f"{operator.name()} returns memory of its arguments")
-            yield _Sighting(
-                kind,
-                tuple(map(_fact_of, tensors)),
-                tuple(numbers),
-                tuple(_fact_of(one) if isinstance(one, torch.Tensor) else one for one in results),
-                layout,
-            )
+        for given in calls:
+            yield _run(operator, given)
+        for changed in _changed_calls(calls):
+            with suppress(Exception):
+                seen = _run(operator, changed)
+                yield seen
+
+
+def _changed_calls(calls: Sequence[_Given]) -> Iterator[_Given]:
+    """The calls with zeros and with other numbers in their tensors, which may change the sizes of results; then the
+    first one with more of what calls have different numbers of."""
+    import torch
+
+    for given in calls:
+        for change in (torch.zeros_like, torch.randn_like):
+            leaves, layout = tree_flatten(copy_inputs(given))
+            is_float = [isinstance(one, torch.Tensor) and one.is_floating_point() for one in leaves]
+            if any(is_float):
+                made = [change(one) if changes else one for one, changes in zip(leaves, is_float, strict=True)]
+                yield tree_unflatten(made, layout)
+    columns = list(zip(*(_taken_apart(*given)[2] for given in calls), strict=True))
+    for column in dict.fromkeys(one for one in columns if len(set(one)) > 1):
+        for more in _MORE:
+            with suppress(Exception):  # there is nothing of which more could be made
+                larger = _enlarge(calls[0], [one == column for one in columns], more)
+                yield larger
+
+
+def _enlarge(given: _Given, which: Sequence[bool], more: int) -> _Given:
+    """The call with these of its sizes and whole numbers larger; tensors begin again where they end."""
+    import torch
+
+    leaves, layout = tree_flatten(copy_inputs(given))
+    places = iter(which)
+    for at, one in enumerate(leaves):
+        if isinstance(one, torch.Tensor):
+            for dim, grows in enumerate([next(places) for _ in one.shape]):
+                if grows:
+                    size = leaves[at].shape[dim]
+                    rows = torch.arange(size + more, device=one.device) % size
+                    leaves[at] = leaves[at].index_select(dim, rows)
+        elif _is_number(one) and next(places):
+            leaves[at] = one + more
+    enlarged: _Given = tree_unflatten(leaves, layout)
+    return enlarged
+
+
+def _run(operator: Any, given: _Given) -> _Sighting:
+    import torch
+
+    kind, tensors, numbers = _taken_apart(*given)
+    before, facts = set(map(storage_id, tensors)), tuple(map(_fact_of, tensors))
+    with torch.no_grad():
+        args, kwargs = copy_inputs(given)
+        before |= set(map(storage_id, _taken_apart(args, kwargs)[1]))
+        results, layout = tree_flatten(operator(*args, **kwargs))
+    if any(storage_id(one) in before for one in results if isinstance(one, torch.Tensor)):
+        raise NotApplicable(f"{operator.name()} returns memory of its arguments")
+    made = tuple(_fact_of(one) if isinstance(one, torch.Tensor) else one for one in results)
+    return _Sighting(kind, facts, tuple(numbers), made, layout)
 
 
 def _taken_apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[Any], list[Any]]:
@@ -153,12 +191,18 @@ def _taken_apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, li
             kinds.append(("tensor", one.dim(), one.dtype))
             tensors.append(one)
             numbers += one.shape
-        elif isinstance(one, int | torch.SymInt) and not isinstance(one, bool):
+        elif _is_number(one):
             kinds.append("number")
             numbers.append(one)
         else:
             kinds.append(one)
     return (layout, kinds), tensors, numbers
+
+
+def _is_number(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, int | torch.SymInt) and not isinstance(value, bool)
 
 
 def _fact_of(tensor: Any) -> _Tensor:
@@ -271,7 +315,7 @@ SHIM = Shim(
         "numbers: a fake kernel gives tensors of the dtypes, the layout and the sizes that were seen. A size that "
         "does not follow from those of the call is one that only a run can tell. The operator stays in the program."
     ),
-    precondition="the operator gives tensors of these sizes for every input that it takes",
+    precondition="for every input the operator gives tensors of the sizes, dtypes and layouts of its fake kernel",
     cures=(Cure(kinds=("missing_fake_kernel",)),),
     needs={"torch": ">=2.8"},
     link="https://docs.pytorch.org/docs/stable/library.html#torch.library.register_fake",
