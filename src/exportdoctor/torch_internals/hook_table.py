@@ -6,9 +6,9 @@ from exportdoctor.torch_internals import (
     dynamo_frames,
     example_values,
     fake_cuda,
-    fake_kernels,
     fake_tensors,
     graph_modules,
+    kernel_registry,
     loop_operators,
     onnx_library,
     program_checks,
@@ -24,7 +24,7 @@ from exportdoctor.torch_internals.hook import Hook
 _ROOMS = (
     fake_tensors, shape_env, program_checks, tracer_frames, dynamo_frames, trees, pytree_registry, graph_modules,
     onnx_library, tracing_modes, fake_cuda, loop_operators, tensor_subclasses,
-    example_values, fake_kernels,
+    example_values, kernel_registry,
 )  # fmt: skip
 
 HOOKS: tuple[Hook, ...] = tuple(hook for room in _ROOMS for hook in room.HOOKS)

@@ -15,8 +15,8 @@ from exportdoctor.shims.eager_run import run_copy
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.targets.eager import copy_inputs, storage_id
-from exportdoctor.torch_internals.fake_kernels import FAKE_KERNELS, lacks_fake_kernel, registered_fake_kernel
 from exportdoctor.torch_internals.fake_tensors import has_fakes
+from exportdoctor.torch_internals.kernel_registry import FAKE_KERNELS, lacks_fake_kernel, registered_fake_kernel
 from exportdoctor.torch_internals.tracing_modes import dispatch_mode_class
 from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
 
