@@ -31,7 +31,8 @@ class _Slice(msgspec.Struct, frozen=True):
 
 
 def find_prescription(target: str, part: str) -> tuple[str, ...]:
-    """The ids of the newest finished scan's prescription for the part; none where it exports as it is.
+    """The ids of the newest finished scan's prescription for the part; none where it exports as it is,
+    also where a later stage fails.
 
     A scan counts if it asked the exporter that writes files, with the versions that are installed. Raises UsageError
     where no such scan of the target knows how to export the part.
@@ -51,11 +52,13 @@ def find_prescription(target: str, part: str) -> tuple[str, ...]:
             return ()
         if record.prescription is not None:
             return record.prescription.shims
+        if record.root_stages.get("export") == "pass":  # and fails in a later stage, or with other numbers
+            return ()
         failing = True
     if failing:
         raise UsageError(
             f"No scan of {target} found shims with which part {part} exports",
-            hint="Name shims with --shims a+b; see: exportdoctor shims list",
+            hint="Name shims with --shims a+b, or --shims none; see: exportdoctor shims list",
         )
     under = ("--python", python) if (python := handed_over()) else ()
     command = shlex.join(("exportdoctor", "scan", target, "--part", part, *under))

@@ -226,6 +226,8 @@ _OTHER_INPUTS: frozenset[str] = frozenset(
 )
 """The kinds of input sets that differ from the example in their sizes or values."""
 
+OF_OTHER_SIZES: frozenset[SetKind] = frozenset({"sizes", "size_one_or_zero"})
+
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     """An exported program's outputs beside eager's, on one input set.

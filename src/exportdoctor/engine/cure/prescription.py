@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from exportdoctor.core.records.outcome import Agreement, Ground
+from exportdoctor.core.records.outcome import OF_OTHER_SIZES, Agreement, Ground
 from exportdoctor.core.run.report import Alternative, Prescription, Proof
 from exportdoctor.engine.cure.catalogue import ShimCatalogue
 from exportdoctor.engine.cure.trial import CuringSet
@@ -60,6 +60,7 @@ def proof_of_rows(numbers: Sequence[Agreement], *, refused: Callable[[Agreement]
         kinds=dict(Counter(row.kind for row in rows if row.kind)),
         refused=tuple(row.inputs for row in numbers if refused(row)),
         refused_by=reasons_of_refusals(row for row in numbers if refused(row)),
+        refuses_values=any(refused(row) and row.kind not in OF_OTHER_SIZES for row in numbers),
         notes=tuple(
             note for note in notes if not any(note != other and f"; {note}; " in f"; {other}; " for other in notes)
         ),

@@ -297,7 +297,9 @@ def export_command(part: PartRecord, report: Report) -> str:
     if part.exporter != DEFAULTS["exporter"] and part.prescription is not None:
         options.append(f"--shims {'+'.join(one for one in part.prescription.shims if one != _TO_DEFAULT) or 'none'}")
     name = "model" if part.name == "default" else part.name
-    to = "onnx" if _gets_to_onnx(part) and not part.lost_writes else "pt2"
+    checked = part.prescription or part.numbers
+    guards = checked is not None and checked.proof is not None and checked.proof.refuses_values
+    to = "onnx" if _gets_to_onnx(part) and not part.lost_writes and not guards else "pt2"
     return " ".join(("exportdoctor export", shlex.quote(target.ref), *options, f"--to {to} -o {name}.{to}"))
 
 

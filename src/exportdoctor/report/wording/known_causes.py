@@ -383,6 +383,23 @@ _CAUSES = (
     ),
     _Cause(FailureKind.DYNAMIC_DIM_SPECIALISED, r"", _of_the_line(line_advice.size_as_number)),
     _Cause(FailureKind.DYNAMIC_DIM_SPECIALISED, r"Suggested fixes:", _declare_less),
+    _Cause(
+        FailureKind.TRANSLATE,
+        r"^'(?:int|float|bool|str)' object has no attribute 'name'$",
+        lambda *_: "Return tensors alone: numbers, strings and flags stay the same in every call of the file.",
+        lambda *_: (
+            "The program exports, but torch.onnx takes no constants among its outputs: a number, string or flag."
+        ),
+    ),
+    _Cause(
+        FailureKind.INVALID_DYNAMIC_SHAPES,
+        r"but got '([^']*)' instead",
+        lambda _, match: (
+            f'Give `Dim("{match[1]}")` of torch.export in place of the name, or `Dim.DYNAMIC`: torch.onnx.export alone '
+            "takes names."
+        ),
+        lambda *_: "An entry of dynamic_shapes is the name of a dimension, where torch.export takes a Dim.",
+    ),
     _Cause(FailureKind.NUMBERS, r"", _in_training),
     _Cause(
         FailureKind.NUMBERS,

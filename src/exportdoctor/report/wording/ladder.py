@@ -98,6 +98,11 @@ def otherwise_decomposed(error: Exception) -> str:
     )
 
 
+def plain_file_skipped(error: Exception) -> str:
+    """Why there is no stage of the file before torch.onnx's optimizer."""
+    return f"ONNX Runtime does not load the file as it is before torch.onnx optimises it ({summary(error)})"
+
+
 def matched_by_numbers(pairs: int) -> str:
     """How the values of a file without torch's names were found."""
     found = f"{count(pairs, 'value')} were matched" if pairs else "none was matched"

@@ -326,7 +326,7 @@ def event_line(event: ev.AnyEvent, state: RunState) -> str | None:
         case ev.TargetOpened(opened=opened):
             return f"built: {parameters(opened.parameters)} on {opened.device}, {opened.dtype}"
         case ev.PartCaptured(captured=captured):
-            return f"{captured.part}: {sum(1 for fact in captured.modules if fact.calls)} modules captured"
+            return f"{captured.part}: {count(sum(1 for fact in captured.modules if fact.calls), 'module')} captured"
         case ev.FindingMade(finding=finding):
             return f"{finding.id}  {culprit_line(finding)}"
         case ev.PartFinished():

@@ -36,6 +36,7 @@ from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.versions import is_in_range
 from exportdoctor.shims import ExportCall, NotApplicable, ShimTrouble
 from exportdoctor.shims.export_call import has_bundle
+from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.sizes.fitted_shapes import fit_shapes, has_structure_of_inputs, shapes_code
 from exportdoctor.torch_internals.dynamo_frames import keep_interpreter_frames
 from exportdoctor.torch_internals.graph_modules import finish_graphs
@@ -63,7 +64,7 @@ from exportdoctor.worker.describe.value_origins import find_value_origin
 from exportdoctor.worker.describe.wrong_fakes import find_wrong_fake
 from exportdoctor.worker.prove.ground import disturb_each
 from exportdoctor.worker.prove.input_set import InputSet
-from exportdoctor.worker.translate.later_stages import StageFailed, run_later_stages
+from exportdoctor.worker.translate.later_stages import EagerRun, StageFailed, run_eager, run_later_stages
 
 _LATER = frozenset({"decomposed", "onnx", "ort"})
 """What a probe asks for beyond the export: the translation, or the file loaded, run and compared as well."""
@@ -218,6 +219,7 @@ class _Attempt:
             shapes = self._shapes()
             if probe.shims or probe.to in ("run", "compare"):
                 return self._export_with_shims(shapes)
+            eager = run_eager(module, (call.args, call.kwargs), probe)
             with watch_cost(probe, sys._getframe()) as cost:
                 with self._shortcuts():
                     program = EXPORTER_CALLS[probe.exporter](module, call.args, call.kwargs, shapes)
@@ -225,17 +227,18 @@ class _Attempt:
                 if probe.to not in _LATER or not EXPORTERS[probe.exporter].makes_program:
                     return {}, ()
                 self._require_checks()
-                later = self._run_later_stages(program)
+                later = self._run_later_stages(program, (call.args, call.kwargs), eager)
                 self._refuse_cost(cost, "decompose" if probe.to == "decomposed" else "translate", ("export",))
                 return later, ()
 
     def _export_with_shims(self, shapes: Shapes) -> tuple[dict[str, str], tuple[Agreement, ...]]:
         """What `_export` returns; under the shims the program also goes through the later stages that are asked."""
         probe, later = self.probe, dict[str, str]()
+        eager = run_eager(self.module, (self.call.args, self.call.kwargs), probe)  # while no shim is active
 
-        def go_on(program: Any) -> None:
+        def go_on(program: Any, given: ExportCall) -> None:
             if probe.to in _LATER:
-                later.update(self._run_later_stages(program))
+                later.update(self._run_later_stages(program, (given.args, given.kwargs), eager))
 
         rows = shimmed_export(
             self._export_call(shapes),
@@ -250,8 +253,8 @@ class _Attempt:
         )
         return later, rows
 
-    def _run_later_stages(self, program: Any) -> dict[str, str]:
-        passed = run_later_stages(program, self.module, self.call, self.probe)
+    def _run_later_stages(self, program: Any, inputs: Inputs, eager: EagerRun | None) -> dict[str, str]:
+        passed = run_later_stages(program, self.module, inputs, self.probe, eager)
         self.lost_writes, self.note = passed.lost_writes, passed.note
         return passed.ends
 

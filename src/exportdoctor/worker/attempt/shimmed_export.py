@@ -72,18 +72,18 @@ def shimmed_export(
     files: Sequence[str],
     axes: Any,
     saving: Callable[[], AbstractContextManager[None]],
-    go_on: Callable[[Any], None] = lambda program: None,
+    go_on: Callable[[Any, ExportCall], None] = lambda program, given: None,
     see: Callable[[Any, ExportCall], None] = lambda program, given: None,
     see_refused: SeeRefused = lambda program, given, one, row: None,
     in_doubt: Callable[[], None] | None = None,
 ) -> tuple[Agreement, ...]:
     """Export `call` under the probe's shims; with `to` = run or compare, compare the program with eager.
 
-    `saving` surrounds the export, not the runs. What goes on with the program does so under the shims, too; `see` is
-    called with it and what was exported, `see_refused` with a set that it refuses, too. Sets are drawn when the program
-    agrees on those that are known, since most shims that are tried export nothing; to compare, only sets of sizes that
-    the program refuses and eager takes. Where eager is slow, `in_doubt` is called after an export that succeeds: it
-    ends the attempt, so that another one, without it, makes all sets first.
+    `saving` surrounds the export, not the runs. What goes on with the program does so under the shims, too; `go_on` and
+    `see` are called with it and what was exported, `see_refused` with a set that it refuses, too. Sets are drawn when
+    the program agrees on those that are known, since most shims that are tried export nothing; to compare, only sets
+    of sizes that the program refuses and eager takes. Where eager is slow, `in_doubt` is called after an export that
+    succeeds: it ends the attempt, so that another one, without it, makes all sets first.
     Raises what the export raises, what `go_on` raises, NotApplicable and ShimTrouble.
     """
     shims = order_shims([find(name, files=files, axes=axes) for name in probe.shims])
@@ -104,7 +104,7 @@ def shimmed_export(
         if in_doubt is not None and not is_complete:
             in_doubt()
         if not sets:
-            go_on(program)
+            go_on(program, given)
             return ()
         if (empty := find_empty_constant(program)) is not None:
             return (Agreement(inputs=sets[0].title, kind="example", trouble=describe_empty_constant(empty)),)

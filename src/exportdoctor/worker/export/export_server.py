@@ -23,7 +23,7 @@ from exportdoctor.core.protocol.export import (
     Precision,
 )
 from exportdoctor.core.protocol.reply import Refused
-from exportdoctor.core.records.outcome import Agreement
+from exportdoctor.core.records.outcome import OF_OTHER_SIZES, Agreement
 from exportdoctor.core.records.size_domain import SizeDomain
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.report.wording import capture as wording
@@ -227,7 +227,7 @@ def _result(
     trouble = next((made.trouble for made in found if made.trouble is not None), None)
     notes = [note for made in found for note in made.notes]
     domains = tuple(made.domain for made in found if made.domain is not None)
-    if numbers and not any(row.kind in _OTHER_SIZES for row in numbers):
+    if numbers and not any(row.kind in OF_OTHER_SIZES for row in numbers):
         notes.append(wording.ONE_SIZE)
     part = pieces[0].part
     if layers := in_training_mode(part.module):
@@ -265,15 +265,12 @@ def _result(
     )
 
 
-_OTHER_SIZES = frozenset({"sizes", "size_one_or_zero"})
-
-
 def _verdict(numbers: tuple[Agreement, ...], trouble: Any, domains: tuple[SizeDomain, ...]) -> ExportVerdict:
     if trouble is not None and trouble.stage != "numbers":
         return "fails"
     if all(row.holds for row in numbers):
         return "specialised" if any(one.wrong_at for one in domains) else "proved"
-    apart = _OTHER_SIZES | {"layout"}
+    apart = OF_OTHER_SIZES | {"layout"}
     wrong = any(not row.holds and not row.refused and row.kind not in apart for row in numbers)
     if numbers and numbers[0].holds and not wrong:
         return "specialised"

@@ -24,7 +24,7 @@ from exportdoctor.worker.numbers.file_names import match_file, names_by_origin
 from exportdoctor.worker.numbers.number_match import match_by_numbers
 from exportdoctor.worker.numbers.program_steps import match_programs, names_by_place
 from exportdoctor.worker.numbers.rung import Rung
-from exportdoctor.worker.numbers.step_graph import Float64Run, GraphStep, stream_values
+from exportdoctor.worker.numbers.step_graph import Float64Run, GraphStep, UnrunnableStep, stream_values
 from exportdoctor.worker.numbers.value_gap import forget_scratch
 from exportdoctor.worker.numbers.walk import Walk
 from exportdoctor.worker.prove.compare_calls import compare_calls
@@ -118,7 +118,8 @@ class Comparer:
                 notes.append(wording.unseen_error(walk.cause))
             notes += [wording.walk_ended(walk.ended)] if walk.ended and cause is None else []
         except Exception as error:
-            notes.append(wording.walk_ended(f"{type(error).__name__}: {first_line(error)}"))
+            kind = "" if isinstance(error, UnrunnableStep) else f"{type(error).__name__}: "
+            notes.append(wording.walk_ended(f"{kind}{first_line(error)}"))
         if walk is not None and cause is None and walk.outputs_agree and not (row.holds or row.trouble):
             if one.title in self.excused or any(value.excuse in _CHOICES for value in walk.values):
                 self.excused.add(one.title)

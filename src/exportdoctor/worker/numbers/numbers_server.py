@@ -46,6 +46,9 @@ from exportdoctor.worker.translate.failed_node import (
 )
 from exportdoctor.worker.translate.onnx_program import translate
 
+_PLAIN = "ONNX"
+"""The stage of a file as torch.onnx makes it, before its optimizer."""
+
 
 @dataclass(kw_only=True)
 class _Ladder:
@@ -152,7 +155,7 @@ def _add_onnx(ladder: _Ladder, program: Any, request: LadderRequest, folder: Pat
     plain, better, final = folder / "plain.onnx", folder / "optimised.onnx", folder / "runtime.onnx"
     made.save(str(plain), external_data=True)
     steps: list[tuple[str, Callable[[], Rung]]] = [
-        ("ONNX", lambda: file_rung("ONNX", plain, reader, optimise=False)),
+        (_PLAIN, lambda: file_rung(_PLAIN, plain, reader, optimise=False)),
         ("ONNX optimised", lambda: _optimise(made, better, reader)),
         ("ONNX Runtime", lambda: file_rung("ONNX Runtime", final, reader, optimise=True, given=better)),
     ]
@@ -166,13 +169,18 @@ def _optimise(made: Any, path: Path, reader: Any) -> Rung:
 
 
 def _add_files(ladder: _Ladder, steps: list[tuple[str, Callable[[], Rung]]], prefix: str) -> None:
+    skipped = ""
     for name, make in steps:
         try:
             rung = make()
         except Exception as error:
+            if name == _PLAIN:  # which nobody gets as a file
+                skipped = wording.plain_file_skipped(error)
+                continue
             ladder.fail(name, describe_stage_failure("load", error, prefix=prefix))
             return
-        ladder.add(rung)
+        ladder.add(rung, skipped)
+        skipped = ""
 
 
 def _add_file(ladder: _Ladder, path: Path, program: Any, folder: Path) -> None:

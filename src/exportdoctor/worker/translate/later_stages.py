@@ -17,11 +17,11 @@ from exportdoctor.core.records.outcome import Agreement, ExceptionFact, Failure,
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.report import wording
 from exportdoctor.report.wording.export import OTHER_RANDOM_NUMBERS
+from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import copy_inputs, run_once
 from exportdoctor.targets.training_mode import in_training_mode
 from exportdoctor.torch_internals.fake_tensors import has_fakes
 from exportdoctor.torch_internals.trees import tree_leaves
-from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.describe.describe_failure import cause_chain, qualified_name
 from exportdoctor.worker.describe.own_fault import own_fault
 from exportdoctor.worker.prove.compare_outputs import are_nan, compare_outputs
@@ -50,21 +50,44 @@ class PassedStages:
     note: str = ""
 
 
-def run_later_stages(program: Any, module: torch.nn.Module, call: Call, probe: Probe) -> PassedStages:
+@dataclass(frozen=True)
+class EagerRun:
+    """What eager gives for the captured call, and whether it gives something else with other random numbers."""
+
+    output: Any
+    is_random: bool
+
+
+def run_eager(module: torch.nn.Module, inputs: Inputs, probe: Probe) -> EagerRun | None:
+    """What an ONNX file is compared with; None where none is run, or it fails. Call it while no shim is active."""
+    if probe.to != "ort" or has_fakes(module, inputs):
+        return None
+    try:
+        output = run_once(module, inputs)
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(torch.initial_seed() + 1)
+            other = run_once(module, inputs)
+    except Exception:  # a submodule that runs inside its parent alone
+        return None
+    return EagerRun(output, not compare_outputs("", tree_leaves(other), tree_leaves(output)).holds)
+
+
+def run_later_stages(
+    program: Any, module: torch.nn.Module, inputs: Inputs, probe: Probe, eager: EagerRun | None
+) -> PassedStages:
     """Decompose or translate the program of `module`; with `probe.to` = ort load, run and compare the file.
 
-    Raises StageFailed. Without real values only the translation is tried: an ONNX file with
-    fake weights cannot run.
+    `inputs` are those of the program. Raises StageFailed. Without real values, where there is no `eager`, only the
+    translation is tried: an ONNX file with fake weights cannot run.
     """
     prefix = probe.fqn
     if probe.to == "decomposed":
         _stage("decompose", program.run_decompositions, (), prefix)
         return PassedStages({"decompose": "pass"})
-    if probe.to != "ort" or has_fakes(module, (call.args, call.kwargs)):
+    if eager is None:
         translated = _stage("translate", lambda: translate(program, optimise=False), (), prefix)
         return PassedStages({"translate": "pass"}, translated.lost_writes)
     passed: tuple[Stage, ...] = ()
-    wanted = run_once(module, (call.args, call.kwargs))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         translated = _stage("translate", lambda: translate(program), passed, prefix)
@@ -77,11 +100,11 @@ def run_later_stages(program: Any, module: torch.nn.Module, call: Call, probe: P
 
         session = _stage("load", load, passed, prefix, path)
         passed = (*passed, "load")
-        inputs = flat_inputs(program, *copy_inputs((call.args, call.kwargs)))
-        answers = _stage("run", lambda: session.run(inputs), passed, prefix, path)
+        given = flat_inputs(program, *copy_inputs(inputs))
+        answers = _stage("run", lambda: session.run(given), passed, prefix, path)
     passed = (*passed, "run")
-    row = compare_outputs("the captured call", answers, flat_outputs(program, wanted))
-    if not row.holds and _is_random(module, call, wanted):
+    row = compare_outputs("the captured call", answers, flat_outputs(program, eager.output))
+    if not row.holds and eager.is_random:
         ends = dict.fromkeys(passed, "pass")
         return PassedStages(ends, translated.lost_writes, OTHER_RANDOM_NUMBERS)
     if not row.holds:
@@ -95,14 +118,6 @@ def run_later_stages(program: Any, module: torch.nn.Module, call: Call, probe: P
     shown = are_nan(list(answers))
     told = passed if shown and all(shown) else (*passed, "numbers")  # NaN that agrees with NaN shows nothing
     return PassedStages(dict.fromkeys(told, "pass"), translated.lost_writes)
-
-
-def _is_random(module: torch.nn.Module, call: Call, wanted: Any) -> bool:
-    """Whether eager answers otherwise with other random numbers, as ONNX Runtime has its own."""
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(torch.initial_seed() + 1)
-        other = run_once(module, (call.args, call.kwargs))
-    return not compare_outputs("", tree_leaves(other), tree_leaves(wanted)).holds
 
 
 def _stage(stage: Stage, work: Any, passed: tuple[Stage, ...], prefix: str, model: Path | None = None) -> Any:

@@ -32,6 +32,7 @@ from exportdoctor.worker.translate.onnx_session import OnnxSession
 _CHECKS = ("_assert_", "sym_constrain_range", "_check")
 _ABOUT_DTYPES = "_assert_tensor_metadata"
 _ABOUT_EXPRESSION = re.compile(r"Runtime assertion failed for expression (.+) on node '")
+_RENAMED = "_orig"
 _INLINE_LIMIT = 2**31 - 2**20
 """A protobuf message ends at 2 GiB; a graph needs some of it."""
 
@@ -71,6 +72,7 @@ def warm_up_translation() -> None:
 def name_values(made: Any, program: Any, axes: Mapping[str, tuple[str, ...]]) -> None:
     """Give outputs the names of eager's outputs, and dynamic sizes of inputs those of the part's axes."""
     graph = made.model.graph
+    _restore_input_names(graph, program)
     taken = {value.name for value in graph.inputs}
     names = output_names(program)
     if len(names) == len(graph.outputs) == len({id(value) for value in graph.outputs}):
@@ -82,6 +84,20 @@ def name_values(made: Any, program: Any, axes: Mapping[str, tuple[str, ...]]) ->
     if not hasattr(made, "rename_axes"):  # as in torch 2.9: its names stay
         return
     made.rename_axes({old: new for old, new in renamed.items() if re.fullmatch(r"s\d+", old)})
+
+
+def _restore_input_names(graph: Any, program: Any) -> None:
+    """Where an input is an output, too, onnxscript's optimizer gives its name to the output, and it another one."""
+    specs = [one.arg for one in program.graph_signature.input_specs if one.kind == InputKind.USER_INPUT]
+    names = [one.name for one in specs if not isinstance(one, ConstantArgument)]
+    if len(names) != len(graph.inputs):
+        return
+    for value, name in zip(graph.inputs, names, strict=True):
+        if value.name == f"{name}{_RENAMED}":
+            for other in graph.outputs:
+                if other.name == name:
+                    other.name = f"{name}_output"
+            value.name = name
 
 
 def _sizes(inputs: Mapping[str, Any], axes: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, Any]]:
