@@ -30,6 +30,7 @@ from exportdoctor.worker.domain.sized_inputs import Place, SizedInputs
 from exportdoctor.worker.translate.failed_node import fx_fact, user_frame
 
 _ASSERTION = re.compile(r"Runtime assertion failed for expression (.+?)(?: on node .*)?$")
+_DERIVED = re.compile(r"[*+/-]")
 _GUARD = re.compile(r"Guard failed: (.+)$")
 _SIZE = re.compile(
     r"(?:L\['(?P<local>\w+)'\]|(?P<name>[A-Za-z_]\w*))(?P<rest>(?:\[[^\]]+\]|\.(?!size\(\))\w+)*)\.size\(\)\[(?P<dim>\d+)\]"
@@ -145,23 +146,30 @@ class SizeChecks:
                         other = self._symbols[expr]
                         text = f"{name} = {self._name(self.inputs.place_name(other))}"
                         yield text, "guard", frozenset({place, other})
-                    lower, upper = self._ranges.get(expr, (0, None))
-                    if size < lower or (upper is not None and size > upper):
-                        bound = f"≥ {lower}" if size < lower else f"≤ {upper}"
-                        yield f"{name} {bound}", "declared", frozenset({place})
+                    yield from self._violated_range(place, name, expr, size)
                 else:
                     derived.append((place, expr, size))
         for place, expr, size in derived:
             free = expr.free_symbols - values.keys()
+            name = self.inputs.place_name(place)
             violated = not free and int(put_in(expr, values)) != size
             if len(free) == 1:
                 solved = solve_linear(put_in(expr, values), next(iter(free)), size)
                 violated = solved is None or solved.denominator > 1
+                if violated and solved is not None and _DERIVED.search(self._name(name)):
+                    yield from self._violated_range(place, self._name(name), expr, size)
+                    continue  # of a derived Dim torch rounds what the other would be, and checks the range alone
                 if solved is not None and not violated:
                     values[next(iter(free))] = int(solved)
             if violated:
                 about = {self._symbols[one] for one in expr.free_symbols if one in self._symbols}
-                yield self._relation(self.inputs.place_name(place), expr), "guard", frozenset({place, *about})
+                yield self._relation(name, expr), "guard", frozenset({place, *about})
+
+    def _violated_range(self, place: Place, name: str, expr: Any, size: int) -> Iterator[_Found]:
+        lower, upper = self._ranges.get(expr, (0, None))
+        if size < lower or (upper is not None and size > upper):
+            bound = f"≥ {lower}" if size < lower else f"≤ {upper}"
+            yield f"{name} {bound}", "declared", frozenset({place})
 
     def _relation(self, name: str, expr: Any) -> str:
         factor = expr.as_coeff_Mul()
