@@ -8,7 +8,7 @@ from exportdoctor.core.codec import decode
 from exportdoctor.core.protocol.export import ExportProgress
 from exportdoctor.core.protocol.inputs_request import InputsCode, InputsReply, InputsRequest
 from exportdoctor.core.protocol.reply import Refused
-from exportdoctor.report.wording import substitution
+from exportdoctor.report.wording import substitutions
 from exportdoctor.report.wording.capture import not_registered_for_inputs
 from exportdoctor.targets import build, resolve
 from exportdoctor.targets.eager import blame_running_code
@@ -26,7 +26,7 @@ def answer(request: InputsRequest) -> InputsReply:
             built = build(plan)
             part = built.part(request.part or plan.parts[0])
         by_factory = isinstance(plan, FactoryPlan)
-        notes = [substitution(form.what, form.because) for form in built.substitutions]
+        notes = [*substitutions(built.substitutions)]
         registered = names_registered_in(part.prepare())
         notes += [not_registered_for_inputs(registered)] if registered else []
         return InputsCode(code=inputs_code(part, target=request.target.ref, by_factory=by_factory), notes=tuple(notes))

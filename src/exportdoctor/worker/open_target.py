@@ -23,7 +23,7 @@ from exportdoctor.core.protocol.scan import SMALL_MODEL_SUFFIX, Capture, Capture
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.process.group import name_exit
 from exportdoctor.report.wording import capture as wording
-from exportdoctor.report.wording import missing_internals, substitution, unrecorded_note
+from exportdoctor.report.wording import missing_internals, substitutions, unrecorded_note
 from exportdoctor.targets import (
     Plan,
     build,
@@ -135,7 +135,7 @@ class OpenTarget:
                 parts=tuple(self.plan.parts),
                 sources=sources,
                 notes=(
-                    *(substitution(form.what, form.because) for form in built.substitutions),
+                    *substitutions(built.substitutions),
                     *((wording.NO_KERNEL_RUNS,) if self.runs_no_kernel else ()),
                     *(wording.replaced_function(*each) for each in environment.replaced_functions()),
                     *filter(None, [missing_internals(missing_hooks()), unrecorded_note(self._take_new_reasons())]),

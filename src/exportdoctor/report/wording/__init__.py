@@ -125,7 +125,7 @@ from exportdoctor.report.wording.scan import (
     progress_counts,
     resume_command,
     shim_sets_tried,
-    substitution,
+    substitutions,
     time_left,
     time_left_of_share,
     unfinished_run,
@@ -184,7 +184,7 @@ __all__ = [
     "repro_versions_changed", "repro_without_source", "resume_command", "row_finding", "row_name",
     "same_as_earlier", "same_object", "script_head", "script_origin", "seen_versions", "shim_effect",
     "shim_file_refused", "shim_sets_tried", "shims_to_apply",
-    "short_path", "soundness", "story", "substitution", "summary_lines", "symbol_origins", "time_left",
+    "short_path", "soundness", "story", "substitutions", "summary_lines", "symbol_origins", "time_left",
     "time_left_of_share",
     "title", "to_ascii", "unfinished_run", "unrecorded_note", "verdict", "why",
 ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.limits import LOG_MB
@@ -61,6 +61,11 @@ def part_left_out(name: str, why: str) -> str:
 def substitution(what: str, because: str) -> str:
     """The note on a model that was built or run in another form than its configuration says."""
     return f"The model was scanned {what}, because of this: {because.rstrip('.')}."
+
+
+def substitutions(forms: Iterable[Any]) -> tuple[str, ...]:
+    """The notes on all of them: each has `what` was built or run, and `because`."""
+    return tuple(substitution(one.what, one.because) for one in forms)
 
 
 def _weights(kind: str) -> str:

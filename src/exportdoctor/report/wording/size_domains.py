@@ -247,7 +247,8 @@ def domain_details(domain: SizeDomain) -> Iterator[str]:
             ends.setdefault(_end_of(trial, condition), []).append(trial.inputs)
         for end, sizes in sorted(ends.items()):
             mark = "; " if any(", " in one for one in sizes) else ", "
-            yield f"{mark.join(sizes[:_MOST_SIZES])}: {end}"
+            more = f" and {len(sizes) - _MOST_SIZES} more" if len(sizes) > _MOST_SIZES else ""
+            yield f"{mark.join(sizes[:_MOST_SIZES])}{more}: {end}"
         if not ends:
             yield "not violated by what was tried"
         yield f"  {condition_line(condition)}"

@@ -19,6 +19,7 @@ from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.domain import DomainRequest, DomainResult
 from exportdoctor.core.protocol.export import SCRATCH, StageFailure
 from exportdoctor.core.records.size_domain import SizeDomain
+from exportdoctor.report.wording.scan import substitutions
 from exportdoctor.shims import (
     ExportCall,
     Shim,
@@ -35,6 +36,7 @@ from exportdoctor.torch_internals.program_checks import input_shapes
 from exportdoctor.torch_internals.trees import tree_unflatten
 from exportdoctor.worker import environment
 from exportdoctor.worker.describe.guard_origin import record_guards
+from exportdoctor.worker.describe.own_fault import own_fault
 from exportdoctor.worker.domain.part_search import make_search
 from exportdoctor.worker.domain.size_trials import SAVED, TriedStage
 from exportdoctor.worker.export.program_file import load_program, save_program
@@ -67,8 +69,8 @@ def find_domain(request: DomainRequest, doing: Progress) -> DomainResult:
             sets, chance = repeatable_sets(part, found)
         with part.prepare():
             domain, failure = _of_part(part, shims, sets, Path(folder), request.against, doing)
-    if chance:
-        domain = msgspec.structs.replace(domain, notes=(*domain.notes, chance))
+    notes = (*substitutions(opened.built.substitutions), *filter(None, (chance,)))
+    domain = msgspec.structs.replace(domain, notes=(*domain.notes, *notes))
     return DomainResult(
         domain=domain,
         failure=failure,
@@ -100,7 +102,12 @@ def _of_part(
                     program = export_program(replace(call, dynamic_shapes=_relax(call.dynamic_shapes)))
                 except Exception:  # nothing exports, not even with sizes left to torch: the first failure is told
                     return SizeDomain(), failure
-        search = make_search(part, call, program, log)
+        try:
+            search = make_search(part, call, program, log)
+        except Exception as error:  # as where torch cannot write the code of a program's guards
+            if own_fault(error):
+                raise
+            return SizeDomain(), describe_stage_failure("run", error, prefix=part.prefix)
         search.plan()
         others = [_given_stage(Path(against), program, call)] if against else []
         stages, trouble = _later_stages(program, call, folder, doing, part.prefix)

@@ -27,6 +27,7 @@ from exportdoctor.core.records.outcome import OF_OTHER_SIZES, Agreement
 from exportdoctor.core.records.size_domain import SizeDomain
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.report.wording import capture as wording
+from exportdoctor.report.wording.scan import substitutions
 from exportdoctor.shims import NotApplicable, Shim, ShimTrouble, find, order_shims
 from exportdoctor.targets import BuiltPart, BuiltTarget, Plan, build, resolve
 from exportdoctor.targets.eager import blame_running_code
@@ -225,7 +226,7 @@ def _result(
 ) -> ExportResult:
     numbers = tuple(row for made in found for row in made.numbers)
     trouble = next((made.trouble for made in found if made.trouble is not None), None)
-    notes = [note for made in found for note in made.notes]
+    notes = [*substitutions(built.substitutions), *(note for made in found for note in made.notes)]
     domains = tuple(made.domain for made in found if made.domain is not None)
     if numbers and not any(row.kind in OF_OTHER_SIZES for row in numbers):
         notes.append(wording.ONE_SIZE)

@@ -25,6 +25,7 @@ from exportdoctor.core.protocol.numbers_ladder import (
     LadderVerdict,
 )
 from exportdoctor.report.wording import ladder as wording
+from exportdoctor.report.wording.scan import substitutions
 from exportdoctor.shims import apply_shims, call_for_part, export_program
 from exportdoctor.targets.eager import blame_running_code
 from exportdoctor.torch_internals.module_proxies import state_id
@@ -99,7 +100,7 @@ def climb(request: LadderRequest, doing: Progress) -> LadderResult:
         dtype=opened.built.dtype,
         shims=request.shims,
         environment=environment.versions(),
-        notes=(chance,) if chance else (),
+        notes=(*substitutions(opened.built.substitutions), *filter(None, (chance,))),
     )
 
 
