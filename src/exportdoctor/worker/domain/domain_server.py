@@ -39,7 +39,7 @@ from exportdoctor.worker.describe.guard_origin import record_guards
 from exportdoctor.worker.describe.own_fault import own_fault
 from exportdoctor.worker.domain.part_search import make_search
 from exportdoctor.worker.domain.size_trials import SAVED, TriedStage
-from exportdoctor.worker.export.program_file import load_program, save_program
+from exportdoctor.worker.export.program_file import load_program, require_inputs, save_program
 from exportdoctor.worker.numbers.rung import file_rung, program_rung
 from exportdoctor.worker.one_request import Progress, open_part, serve_one_request
 from exportdoctor.worker.prove.input_set import InputSet
@@ -176,14 +176,17 @@ def _later_stages(
 
 def _given_stage(path: Path, program: Any, call: ExportCall) -> TriedStage:
     """A file that was made elsewhere. Raises UsageError where it is none."""
-    reader = copy.copy(program)
+    reader, loaded = copy.copy(program), None
     try:
         if path.suffix == ".pt2":
-            rung = program_rung(path.name, load_program(path), check_guards=True)
+            loaded = load_program(path)
+            rung = program_rung(path.name, loaded, check_guards=True)
         else:
             rung = file_rung(path.name, path, reader, optimise=True, own_process=True)
     except Exception as error:
         raise UsageError(f"{path} cannot be loaded: {type(error).__name__}: {first_line(error, 160)}") from error
+    if loaded is not None:
+        require_inputs(loaded, (call.args, call.kwargs), path)
     return TriedStage(name=path.name, run=lambda given: rung.run(call.convert(given)), holder=rung.holder)
 
 

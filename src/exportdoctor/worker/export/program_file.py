@@ -10,9 +10,12 @@ from typing import Any
 
 import torch
 
+from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.report.wording.formatting import count
 from exportdoctor.torch_internals.pytree_registry import is_builtin_class
+from exportdoctor.torch_internals.trees import tree_leaves
 
 _LARGEST = 64 * 2**20
 """Bytes of a program's weights and constants, up to which it is saved to see whether it can be loaded."""
@@ -40,6 +43,16 @@ def load_program(file: Path | io.BytesIO) -> Any:
     finally:
         logger.removeHandler(noted)
     raise found
+
+
+def require_inputs(loaded: Any, inputs: Any, path: Path) -> None:
+    """Raises UsageError where a program from a file takes more or fewer inputs than there are."""
+    found, given = len(loaded.graph_signature.user_inputs), len(tree_leaves(inputs))
+    if found != given:
+        raise UsageError(
+            f"{path} takes {count(found, 'input')}, and this part has {given}",
+            hint="Name a file that was made of this part",
+        )
 
 
 class _NotedErrors(logging.Handler):

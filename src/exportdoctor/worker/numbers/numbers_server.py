@@ -30,7 +30,7 @@ from exportdoctor.shims import apply_shims, call_for_part, export_program
 from exportdoctor.targets.eager import blame_running_code
 from exportdoctor.torch_internals.module_proxies import state_id
 from exportdoctor.worker import environment
-from exportdoctor.worker.export.program_file import load_program
+from exportdoctor.worker.export.program_file import load_program, require_inputs
 from exportdoctor.worker.numbers.comparer import Comparer
 from exportdoctor.worker.numbers.rung import Rung, file_rung, has_names_of, has_scopes, program_rung
 from exportdoctor.worker.one_request import Progress, open_part, serve_one_request
@@ -186,15 +186,18 @@ def _add_files(ladder: _Ladder, steps: list[tuple[str, Callable[[], Rung]]], pre
 
 def _add_file(ladder: _Ladder, path: Path, program: Any, folder: Path) -> None:
     """A file that was made elsewhere. Raises UsageError where it is none."""
-    saved = None
+    saved = loaded = None
     try:
         if path.suffix == ".pt2":
-            saved = program_rung(path.name, load_program(path))
+            loaded = load_program(path)
+            saved = program_rung(path.name, loaded)
         else:
             file_rung(path.name, path, None, optimise=False).release()
     except Exception as error:
         raise UsageError(f"{path} cannot be loaded: {type(error).__name__}: {first_line(error)}") from error
     if saved is not None:
+        call = ladder.comparer.call
+        require_inputs(loaded, (call.args, call.kwargs), path)
         ladder.add(saved)
         return
     named = True
