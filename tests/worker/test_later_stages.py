@@ -10,6 +10,7 @@ import torch
 from exportdoctor.core.errors import UsageError
 from exportdoctor.report.wording.cures import export_command
 from exportdoctor.report.wording.findings import next_step, why
+from exportdoctor.report.wording.scan import verdict
 from exportdoctor.worker.translate.onnx_program import translate, warm_up_translation
 from exportdoctor.worker.translate.onnx_session import refuse_other_provider
 from scanning import scan_file
@@ -218,6 +219,8 @@ def test_numbers_of_a_model_that_draws_are_not_compared_in_onnx_runtime(model: P
     report = scan_file(model, factory="drops", to="ort")
     assert (report.parts[0].verdict, report.findings) == ("passes", ())
     assert any("ONNX Runtime's numbers were not compared: eager draws random numbers" in note for note in report.notes)
+    assert "draws other random numbers" in verdict(report.parts[0], 0)
+    assert export_command(report.parts[0], report).endswith("--to pt2 -o model.pt2")
 
 
 @pytest.mark.long

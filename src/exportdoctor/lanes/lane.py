@@ -160,7 +160,9 @@ def spec_of(given: Mapping[str, str]) -> LaneSpec:
     Raises UsageError for what is no name or no version.
     """
     for name, version in given.items():
-        if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name) or not re.fullmatch(r"\d[\w.!+-]*", version):
+        if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
+            raise UsageError(f"{name!r} is no package", hint="For example transformers=4.57.1")
+        if not re.fullmatch(r"\d[\w.!+-]*", version):
             raise UsageError(f"{name}={version} is no package with a version", hint="For example transformers=4.57.1")
     named = {name.lower().replace("_", "-"): version for name, version in sorted(given.items())}
     return LaneSpec(packages={name: version for name, version in named.items() if not _is_here(name, version)})

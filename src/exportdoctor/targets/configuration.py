@@ -124,7 +124,9 @@ def _plan(
         title=title,
         config=config,
         recipe=recipe,
-        parts=choose_parts(target.parts, available=recipe.available, default=recipe.default),
+        parts=choose_parts(
+            target.parts, available=recipe.available, default=recipe.default, has_inputs=bool(options.inputs)
+        ),
         options=msgspec.structs.replace(options, image_size=size),
         folder=folder,
     )

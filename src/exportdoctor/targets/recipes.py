@@ -137,10 +137,15 @@ def _takes_images(config: Mapping[str, Any]) -> bool:
     return any(key in vision for key in ("image_size", "num_channels", "in_channels", "patch_size"))
 
 
-def choose_parts(asked: tuple[str, ...], *, available: tuple[str, ...], default: tuple[str, ...]) -> tuple[str, ...]:
-    """The parts to scan: those of `asked` in the target's own order, else the default ones. Raises `UsageError`."""
+def choose_parts(
+    asked: tuple[str, ...], *, available: tuple[str, ...], default: tuple[str, ...], has_inputs: bool = False
+) -> tuple[str, ...]:
+    """The parts to scan: those of `asked` in the target's own order, else the default ones; with inputs of a file there
+    is one. Raises `UsageError`."""
     for name in asked:
         if name not in available:
+            if has_inputs:
+                raise UsageError("--inputs are those of the whole model in one forward", hint="Leave out --part")
             hint = f"{did_you_mean(name, available)}Parts: {', '.join(available)}"
             raise UsageError(f"There is no part {name!r}", hint=hint)
     return tuple(name for name in available if name in asked) if asked else default

@@ -273,12 +273,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to one probe. `seconds` is wall time of the attempt, `peak_rss_mb` its process's peak in MiB.
 
     `kept_children` gives each submodule that no opaque op could replace, so that it ran as it is, with the reason.
-    `numbers` has a row for each input set on which the exported program was run. `note` is why a shim
-    was not applied, or what a later stage leaves open.
+    `numbers` has a row for each input set on which the exported program was run. `note` is why a shim was not applied.
     `sources` is what the attempt was the first to read, as in Captured. `ground` answers a probe for it.
     `fixed` names the dynamic axes whose size is a constant in the program, None if that was not looked at. `refusal` is
     the guard by which the program refuses sizes of an input set, told as a failure of the export. `lost_writes` names
-    the buffers and inputs that the program writes into, and its ONNX file does not.
+    the buffers and inputs that the program writes into, and its ONNX file does not. `is_random`: ONNX Runtime's
+    numbers are others than eager's, which draws them at random.
     """
 
     probe: str
@@ -298,6 +298,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     fixed: tuple[str, ...] | None = None
     refusal: Failure | None = None
     lost_writes: tuple[str, ...] = ()
+    is_random: bool = False
 
     @property
     def as_refused(self) -> Outcome | None:

@@ -112,6 +112,7 @@ class PartFinished(Event, frozen=True, kw_only=True, tag="part_finished"):
     audit: AuditRecord | None = None
     numbers: NumbersCheck | None = None
     lost_writes: tuple[str, ...] = ()
+    is_random: bool = False
 
 
 class NoteAdded(Event, frozen=True, kw_only=True, tag="noted"):

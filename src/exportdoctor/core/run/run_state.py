@@ -54,6 +54,7 @@ class PartState:
             audit=done.audit if done else None,
             numbers=done.numbers if done else None,
             lost_writes=done.lost_writes if done else (),
+            is_random=done is not None and done.is_random,
         )
 
     def _is_asked(self, fqn: str) -> bool:

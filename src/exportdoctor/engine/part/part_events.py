@@ -19,7 +19,7 @@ from exportdoctor.engine.verdicts.diagnose import make_finding
 from exportdoctor.engine.verdicts.failure_groups import FailureGroup
 from exportdoctor.engine.verdicts.judge import ModuleVerdict, verdict_of_part
 from exportdoctor.report.wording.cures import numbers_notes
-from exportdoctor.report.wording.export import lost_writes_note, numbers_command
+from exportdoctor.report.wording.export import OTHER_RANDOM_NUMBERS, lost_writes_note, numbers_command
 from exportdoctor.report.wording.scan import unknown_notes
 from exportdoctor.report.wording.shim_tries import next_failure_note, rest_note
 
@@ -75,8 +75,9 @@ def part_finished(part: PartDiagnosis, audit: AuditRecord | None) -> Iterator[ev
     lost = passing.lost_writes if passing is not None else ()
     if lost:
         yield ev.NoteAdded(text=f"{part.name}: {lost_writes_note(lost)}")
-    if passing is not None and passing.passed and passing.note:
-        yield ev.NoteAdded(text=f"{part.name}: {passing.note}")
+    is_random = passing is not None and passing.is_random
+    if is_random:
+        yield ev.NoteAdded(text=f"{part.name}: ONNX Runtime's numbers were not compared: {OTHER_RANDOM_NUMBERS}")
     yield ev.PartFinished(
         part=part.name,
         verdict=verdict,
@@ -88,6 +89,7 @@ def part_finished(part: PartDiagnosis, audit: AuditRecord | None) -> Iterator[ev
         audit=audit,
         numbers=part.numbers,
         lost_writes=lost,
+        is_random=is_random,
     )
 
 

@@ -299,7 +299,8 @@ def export_command(part: PartRecord, report: Report) -> str:
     name = "model" if part.name == "default" else part.name
     checked = part.prescription or part.numbers
     guards = checked is not None and checked.proof is not None and checked.proof.refuses_values
-    to = "onnx" if _gets_to_onnx(part) and not part.lost_writes and not guards else "pt2"
+    differs = bool(part.lost_writes) or part.is_random or guards
+    to = "onnx" if _gets_to_onnx(part) and not differs else "pt2"
     return " ".join(("exportdoctor export", shlex.quote(target.ref), *options, f"--to {to} -o {name}.{to}"))
 
 

@@ -96,7 +96,7 @@ def verdict(part: PartRecord, findings: int) -> str:
 def _later_stages(part: PartRecord) -> str:
     """The stages after the export that a part passed; empty where none was asked."""
     if "run" in part.root_stages:
-        return "; ONNX Runtime runs it"
+        return "; ONNX Runtime runs it, and draws other random numbers" if part.is_random else "; ONNX Runtime runs it"
     if "decompose" in part.root_stages:
         return "; its program decomposes into core operators"
     return "; translates to ONNX, not run in ONNX Runtime" if "translate" in part.root_stages else ""

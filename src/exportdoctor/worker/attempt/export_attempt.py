@@ -157,7 +157,7 @@ class _Attempt:
     fixed: tuple[str, ...] | None = None
     refusal: Failure | None = None
     lost_writes: tuple[str, ...] = ()
-    note: str = ""
+    is_random: bool = False
     origins: SymbolOrigins = field(default_factory=SymbolOrigins)
     guards: GuardLog = field(default_factory=GuardLog)
 
@@ -255,7 +255,7 @@ class _Attempt:
 
     def _run_later_stages(self, program: Any, inputs: Inputs, eager: EagerRun | None) -> dict[str, str]:
         passed = run_later_stages(program, self.module, inputs, self.probe, eager)
-        self.lost_writes, self.note = passed.lost_writes, passed.note
+        self.lost_writes, self.is_random = passed.lost_writes, passed.is_random
         return passed.ends
 
     def _shortcuts(self) -> AbstractContextManager[None]:
@@ -408,7 +408,8 @@ class _Attempt:
             fixed=self.fixed,
             refusal=self.refusal,
             lost_writes=self.lost_writes,
-            **{"reads": reads, "note": self.note, **facts},
+            is_random=self.is_random,
+            **{"reads": reads, **facts},
         )
 
 

@@ -41,7 +41,7 @@ from exportdoctor.worker.one_request import Progress, Teller, serve_one_request
 from exportdoctor.worker.prove.compare_outputs import tensors_in
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.proof_inputs import input_sets
-from exportdoctor.worker.prove.repeated_eager import repeatable_sets
+from exportdoctor.worker.prove.repeated_eager import refuse_random, repeatable_sets
 from exportdoctor.worker.translate.onnx_session import can_run_on, providers
 from exportdoctor.worker.translate.precision import LOW, Float32Model, cost_of_dtype, reference_for
 
@@ -86,6 +86,9 @@ def export_target(
         with blame_running_code(f"The eager forward of part {part.name} fails"):
             asked = [repeatable_sets(one, input_sets(one, plan, doing=doing)) for one in parts]
         sets = [kept for kept, _ in asked]
+        if request.to == "onnx":
+            for one, kept in zip(parts, sets, strict=True):
+                refuse_random(one, kept[0])
         pieces, found = _export_parts(request, built, parts, sets, doing)
         found[0].notes += [*several.notes, *filter(None, (chance for _, chance in asked))]
     if request.cache and all(made.trouble is None for made in found):

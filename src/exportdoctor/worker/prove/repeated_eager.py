@@ -16,9 +16,11 @@ from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.report.wording.export import (
     DRAWS_IN_PYTHON,
     FIX_CHANCE,
+    FIX_RANDOM,
     GIVE_OTHER_INPUTS,
     NAN_OUTPUTS,
     NO_OUTPUTS,
+    OTHER_RANDOM_NUMBERS,
     RANDOM_EAGER,
     left_out_by_chance,
     random_eager,
@@ -81,6 +83,16 @@ def repeatable_sets(part: BuiltPart, sets: Sequence[InputSet]) -> tuple[tuple[In
     draws = DRAWS_IN_PYTHON if drew and uses_draws(lambda: run_calls(part.module, sets[0].calls * 2)) else ""
     notes = filter(None, (draws, _left_out(others)))
     return tuple(one for why, one in asked if not why), "; ".join(notes)
+
+
+def refuse_random(part: BuiltPart, example: InputSet) -> None:
+    """Raise TargetError where eager answers the example otherwise with other random numbers of torch's. An exported
+    program draws the same ones as eager; ONNX Runtime has its own."""
+    with part.prepare(), torch.random.fork_rng(devices=()):
+        torch.manual_seed(torch.initial_seed() + 1)
+        others = run_calls(part.module, example.calls)
+    if not all(map(same_outputs, others, example.results)):
+        raise TargetError(f"Nothing can be compared with eager: {OTHER_RANDOM_NUMBERS}", hint=FIX_RANDOM)
 
 
 def leave_out_chance(
