@@ -145,6 +145,21 @@ def test_an_operator_made_in_python_gets_one_for_a_while() -> None:
         export_program(call)
 
 
+def test_an_operator_beside_a_condition_gets_one(library: Any) -> None:
+    """torch's operators that take functions refuse a mode that does not say that it takes them."""
+
+    def use(run: Any, x: Tensor) -> Tensor:
+        chosen: Tensor = torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+        made: Tensor = run(chosen)
+        return made * 2
+
+    model, call = model_of(library, ("(Tensor x) -> Tensor", pool, use))
+    with torch.no_grad(), apply_shims([find("fake-kernels")], call) as changed:
+        program = export_program(changed).module()
+        for x in (torch.ones(7, 4), -torch.ones(6, 4)):
+            torch.testing.assert_close(program(x), model(x))
+
+
 def test_a_model_of_torchs_operators_alone_is_none_for_it() -> None:
     call = ExportCall(module=nn.Linear(4, 4), args=(torch.randn(5, 4),))
     with pytest.raises(NotApplicable, match="no operator from outside of torch"):

@@ -20,7 +20,8 @@ from exportdoctor.torch_internals.kernel_registry import FAKE_KERNELS, lacks_fak
 from exportdoctor.torch_internals.tracing_modes import dispatch_mode_class
 from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
 
-_OF_TORCH = ("aten", "prim", "prims")
+_HIGHER_ORDER = "higher_order"
+_OF_TORCH = ("aten", "prim", "prims", _HIGHER_ORDER)
 _MORE = (1, 2, 3)
 _DIVISORS = (2, 3, 4, 5, 8, 16, 32)
 _Size = Callable[[list[Any]], Any]
@@ -76,8 +77,10 @@ def _calls_of_operators(call: ExportCall) -> dict[Any, list[_Given]]:
     found: dict[Any, list[_Given]] = {}
 
     class Watch(dispatch_mode_class()):  # type: ignore[misc]
+        supports_higher_order_operators = True
+
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func.namespace not in _OF_TORCH:
+            if getattr(func, "namespace", _HIGHER_ORDER) not in _OF_TORCH:
                 found.setdefault(func, []).append(copy_inputs((args, kwargs or {})))
             return func(*args, **(kwargs or {}))
 
