@@ -23,7 +23,7 @@ Snapshot = dict[Place, int]
 
 _PACKAGES = ("torch", "transformers")
 _WATCHED = (FunctionType, type, bool, int, float, str, property, classmethod, staticmethod, type(None))
-_COUNTERS = ("torch._dynamo.mutation_guard.GenerationTracker",)
+_COUNTERS = ("torch._dynamo.mutation_guard.GenerationTracker", "torch._subclasses.meta_utils.DESCRIBER_NEXT_ID")
 """Classes whose attributes count what torch compiled: a shim that runs flex attention compiles."""
 
 
@@ -37,7 +37,11 @@ def snapshot(call: ExportCall) -> Snapshot:
             found.update({(f"{name}.config", key): id(value) for key, value in vars(config).items()})
     for owner, attributes in _owners():
         found.update(
-            {(owner, key): id(value) for key, value in attributes.items() if issubclass(type(value), _WATCHED)}
+            {
+                (owner, key): id(value)
+                for key, value in attributes.items()
+                if issubclass(type(value), _WATCHED) and f"{owner}.{key}" not in _COUNTERS
+            }
         )
     found.update({(owner, name): hash(value) for owner, name, value in _settings()})
     return found
