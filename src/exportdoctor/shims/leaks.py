@@ -24,7 +24,7 @@ Snapshot = dict[Place, int]
 _PACKAGES = ("torch", "transformers")
 _WATCHED = (FunctionType, type, bool, int, float, str, property, classmethod, staticmethod, type(None))
 _COUNTERS = ("torch._dynamo.mutation_guard.GenerationTracker", "torch._subclasses.meta_utils.DESCRIBER_NEXT_ID")
-"""Classes whose attributes count what torch compiled: a shim that runs flex attention compiles."""
+"""Classes and attributes that count what torch compiled, as flex attention is, and the fake tensors that it made."""
 
 
 def snapshot(call: ExportCall) -> Snapshot:
