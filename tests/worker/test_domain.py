@@ -80,6 +80,35 @@ def test_a_derived_dimension_is_no_guard() -> None:
     assert not any("multiple" in one.text for one in domain.conditions)
 
 
+TIED = """
+import torch
+from torch import nn
+from torch.export import Dim
+
+class Tied(nn.Module):
+    def forward(self, x, y):
+        if x.shape[0] > 5 and x.shape[0] % 3 == 0:
+            return x.sum(0) * 2 + y.mean()
+        return x.sum(0) + y.mean()
+
+def build():
+    rows = Dim("n", min=2, max=64)
+    return Tied(), (torch.randn(9, 2), torch.randn(18)), {}, {"x": {0: rows}, "y": {0: 2 * rows}}
+"""
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_sizes_that_are_left_to_torch_are_not_tied_as_declared(tmp_path: Path) -> None:
+    """`2*n follows` was said of a program that takes any size of y."""
+    (tmp_path / "tied.py").write_text(TIED)
+    target = TargetRef(ref=f"{tmp_path / 'tied.py'}:build")
+    result = find_domain(DomainRequest(target=target, seconds=0.2), lambda _: None)
+    assert result.failure is not None
+    assert not any("follows" in text for text in words(result).values())
+    assert "y[0]" in words(result)
+
+
 @pytest.mark.long
 @pytest.mark.slow
 def test_rows_in_pairs_are_multiples_of_two_by_the_line_of_the_view() -> None:

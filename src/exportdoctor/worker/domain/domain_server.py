@@ -38,6 +38,7 @@ from exportdoctor.worker import environment
 from exportdoctor.worker.describe.guard_origin import record_guards
 from exportdoctor.worker.describe.own_fault import own_fault
 from exportdoctor.worker.domain.part_search import make_search
+from exportdoctor.worker.domain.size_axes import is_plain
 from exportdoctor.worker.domain.size_trials import SAVED, TriedStage
 from exportdoctor.worker.export.program_file import load_program, require_inputs, save_program
 from exportdoctor.worker.numbers.rung import file_rung, program_rung
@@ -102,6 +103,8 @@ def _of_part(
                     program = export_program(replace(call, dynamic_shapes=_relax(call.dynamic_shapes)))
                 except Exception:  # nothing exports, not even with sizes left to torch: the first failure is told
                     return SizeDomain(), failure
+                # sizes that are computed from others by their declaration are not tied now
+                part = replace(part, axes={name: places for name, places in part.axes.items() if is_plain(name)})
         try:
             search = make_search(part, call, program, log)
         except Exception as error:  # as where torch cannot write the code of a program's guards
