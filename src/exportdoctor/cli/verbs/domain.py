@@ -79,8 +79,8 @@ def domain(
     Each boundary is tried on both sides: in eager, in the program, in the program from its file, and in ONNX Runtime.
     A program from a FILE.pt2 has no eager beside it: what it takes and refuses is told.
 
-    Exit code: 0 wherever a stage answers, it gives eager's numbers, 1 it does not, or the part does not export as
-    declared, 2 usage error, 3 the model cannot be built or run, 4 internal error.
+    Exit code: 0 wherever a stage answers, it gives eager's numbers, 1 it does not, a stage cannot be made, or the part
+    does not export as declared, 2 usage error, 3 the model cannot be built or run, 4 internal error.
     """
     given = check_file(against)
     if target.endswith(".pt2"):
