@@ -578,5 +578,6 @@ def test_a_target_that_hangs_on_other_inputs_is_stopped(tmp_path: Path) -> None:
     done = command("model.py:build", *options, folder=tmp_path)
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
-    assert any(words in done.stderr for words in ("hang", "did nothing", "takes longer than 40 s"))
+    said = done.stderr
+    assert any(words in said for words in ("hang", "did nothing", "takes longer than 4")), said
     assert not (tmp_path / "default.pt2").exists()
