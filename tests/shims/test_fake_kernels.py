@@ -160,6 +160,27 @@ def test_an_operator_beside_a_condition_gets_one(library: Any) -> None:
             torch.testing.assert_close(program(x), model(x))
 
 
+def test_an_operator_of_each_layer_is_run_for_a_few(library: Any) -> None:
+    ran: list[int] = []
+
+    def count(x: Tensor) -> Tensor:
+        ran.append(len(x))
+        return x * 2
+
+    def use(run: Any, x: Tensor) -> Tensor:
+        for _ in range(20):
+            x = run(x)
+        return x
+
+    model, call = model_of(library, ("(Tensor x) -> Tensor", count, use))
+    model(*call.args)
+    with torch.no_grad(), apply_shims([find("fake-kernels")], call):
+        pass
+    assert ran[:20] == [6] * 20
+    of_the_shim = ran[20:]
+    assert len(of_the_shim) < 3 * 20 + 3 * 20
+
+
 def test_a_model_of_torchs_operators_alone_is_none_for_it() -> None:
     call = ExportCall(module=nn.Linear(4, 4), args=(torch.randn(5, 4),))
     with pytest.raises(NotApplicable, match="no operator from outside of torch"):

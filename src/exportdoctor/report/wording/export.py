@@ -252,7 +252,7 @@ def lost_writes_note(names: Sequence[str]) -> str:
     """Said of a program that translates, and writes into buffers or inputs."""
     return (
         f"it writes into {_first_few(names)}, and its ONNX file does not: that gives back outputs alone. `export --to "
-        "onnx` rejects the file where eager changes what is there."
+        "onnx` rejects the file where eager changes what is there"
     )
 
 

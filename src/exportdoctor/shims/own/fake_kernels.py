@@ -22,6 +22,8 @@ from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
 
 _HIGHER_ORDER = "higher_order"
 _OF_TORCH = ("aten", "prim", "prims", _HIGHER_ORDER)
+_MOST_ALIKE = 3
+"""Calls of one kind with equal sizes: a model may have as many as it has layers."""
 _MORE = (1, 2, 3)
 _DIVISORS = (2, 3, 4, 5, 8, 16, 32)
 _Size = Callable[[list[Any]], Any]
@@ -75,13 +77,18 @@ _Given = tuple[tuple[Any, ...], dict[str, Any]]
 def _calls_of_operators(call: ExportCall) -> dict[Any, list[_Given]]:
     """The calls of operators from outside of torch, for the example and for inputs of other sizes."""
     found: dict[Any, list[_Given]] = {}
+    seen: list[Any] = []
 
     class Watch(dispatch_mode_class()):  # type: ignore[misc]
         supports_higher_order_operators = True
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if getattr(func, "namespace", _HIGHER_ORDER) not in _OF_TORCH:
-                found.setdefault(func, []).append(copy_inputs((args, kwargs or {})))
+                kind, _, numbers = _taken_apart(args, kwargs or {})
+                alike = [one for one in seen if one == (func, kind, numbers)]
+                if len(alike) < _MOST_ALIKE:
+                    seen.append((func, kind, numbers))
+                    found.setdefault(func, []).append(copy_inputs((args, kwargs or {})))
             return func(*args, **(kwargs or {}))
 
     with Watch():
