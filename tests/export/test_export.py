@@ -17,7 +17,7 @@ from exportdoctor.core.protocol.scan import Opened
 from exportdoctor.core.records.size_domain import SizeAxis, SizeCondition, SizeDomain
 from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.core.run.events import PartFinished, RunStarted, TargetOpened
-from exportdoctor.core.run.report import PartRecord, Prescription
+from exportdoctor.core.run.report import ModuleRecord, PartRecord, Prescription
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.versions import installed_versions
 from exportdoctor.export.export_part import stem_of_proof
@@ -125,6 +125,24 @@ def test_a_prescription_holds_for_the_exporter_and_the_versions_that_it_was_made
     with pytest.raises(UsageError) as caught:
         find_prescription(TINY, "text")
     assert f"was scanned with {said}" in caught.value.message
+
+
+@pytest.mark.parametrize("prescribes", [False, True])
+def test_a_part_that_fails_in_a_later_stage_is_exported_as_it_is_where_no_scan_knows_better(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prescribes: bool
+) -> None:
+    """`No scan found shims with which part default exports` was said of one that exports as it is."""
+    monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path))
+    found = Prescription(shims=("mask-without-vmap",), soundness="exact") if prescribes else None
+    root = ModuleRecord(fqn="", class_name="M", status="fails_own", stages={"export": "pass", "translate": "fail"})
+    fails = PartRecord(name="text", verdict="fails", exporter="export", seconds=1, modules=(root,))
+    cured = PartRecord(name="text", verdict="cured", exporter="export", seconds=1, modules=(root,), prescription=found)
+    for run, part in (("first", cured if prescribes else fails), ("second", fails)):
+        with RunFolder.create(tmp_path / "runs" / run) as folder:
+            folder.append(RunStarted(run=run, target=TargetRef(ref=TINY), options=ScanOptions(), version="0"))
+            folder.append(PartFinished(part="text", verdict=part.verdict, exporter="export", seconds=1, asked=1))
+        (tmp_path / "runs" / run / "report.json").write_bytes(encode({"parts": [part], "environment": {}}))
+    assert find_prescription(TINY, "text") == (("mask-without-vmap",) if prescribes else ())
 
 
 @pytest.mark.parametrize(

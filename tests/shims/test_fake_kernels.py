@@ -51,6 +51,13 @@ def scaled(x: Tensor, mode: str) -> Tensor:
     return x.double() if mode == "fine" else x[:, :1].clone()
 
 
+def once(x: Tensor, ran: list[int] = []) -> Tensor:  # noqa: B006, for all calls
+    ran.append(len(x))
+    if len(ran) > 3:
+        raise KeyError("it ran before")
+    return x * 2
+
+
 OPERATORS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any]]] = {
     "a part of the rows": ("(Tensor x) -> Tensor", pool, lambda run, x: run(x) * 2),
     "more rows": ("(Tensor x) -> Tensor", stack_twice, lambda run, x: run(x) + 1),
@@ -71,6 +78,8 @@ REFUSED: dict[str, tuple[str, Callable[..., Any], Callable[..., Any]]] = {
         lambda x: x.double() if bool(x.any()) else x * 2,
         lambda run, x: run(x) + 1,
     ),
+    "a number": ("(Tensor x) -> int", len, lambda run, x: x * run(x)),
+    "a call that is over": ("(Tensor x) -> Tensor", once, lambda run, x: run(x) + 1),
     "a layout of its own": ("(Tensor x) -> Tensor", turned, lambda run, x: run(x) + x),
 }
 

@@ -80,6 +80,30 @@ def test_a_derived_dimension_is_no_guard() -> None:
     assert not any("multiple" in one.text for one in domain.conditions)
 
 
+QUOTED = """
+import torch
+from torch import nn
+from torch.export import Dim
+
+class Quoted(nn.Module):
+    def forward(self, inputs):
+        return inputs["c'<i>"].sum(0)
+
+def build():
+    return Quoted(), ({"c'<i>": torch.randn(5, 3)},), {}, ({"c'<i>": {0: Dim.DYNAMIC}},)
+"""
+
+
+@pytest.mark.slow
+def test_a_program_that_torch_cannot_make_a_module_of_is_told(tmp_path: Path) -> None:
+    """It ended in an internal error: torch writes the name of an input into code as it is."""
+    (tmp_path / "quoted.py").write_text(QUOTED)
+    target = TargetRef(ref=f"{tmp_path / 'quoted.py'}:build")
+    result = find_domain(DomainRequest(target=target, seconds=0.2), lambda _: None)
+    assert result.failure is not None
+    assert (result.failure.stage, result.domain.trials) == ("run", ())
+
+
 TIED = """
 import torch
 from torch import nn

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
+from safetensors.torch import save_file
 
 from exportdoctor.core.errors import TargetError, UsageError
 from exportdoctor.core.protocol.numbers_ladder import LadderRequest, LadderResult
-from exportdoctor.core.records.target import TargetRef
+from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.report.canvas import Style
 from exportdoctor.report.result_tables import RESULT_FORMS, render_ladder
 from exportdoctor.worker.numbers.numbers_server import climb
@@ -527,3 +529,68 @@ def test_a_fault_in_a_file_without_names_is_found_by_numbers(name: str, tmp_path
     assert any("by their numbers" in note for note in stage.notes)
     assert cause.file == str(file)
     assert cause.source == fault["EXPECTED"].get("source", cause.source) or cause.steps > 1
+
+
+COUNTS = """
+import torch
+from torch import nn
+
+class Counts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x):
+        x.clamp_(-1, 1)
+        self.mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
+        return x - self.mean
+
+def counts():
+    return Counts().eval(), (torch.randn(3, 4),)
+
+class Adds(nn.Module):
+    def forward(self, x, y):
+        return x + y
+
+def adds():
+    return Adds(), (torch.randn(3, 4), torch.randn(3, 4))
+"""
+
+
+@pytest.mark.slow
+def test_a_file_that_is_invalid_before_it_is_optimised_does_not_end_the_stages(tmp_path: Path) -> None:
+    """The only command that the scan's finding named ended there: `Duplicate definition of name (mean)`."""
+    (tmp_path / "model.py").write_text(COUNTS)
+    result = climb_quietly(f"{tmp_path / 'model.py'}:counts")
+    assert [stage.name for stage in result.stages] == [
+        "exported program", "decomposed", "ONNX optimised", "ONNX Runtime",
+    ]  # fmt: skip
+    assert not any(stage.failure for stage in result.stages)
+    assert any("Duplicate definition" in note for note in result.stages[2].notes)
+
+
+@pytest.mark.slow
+def test_a_file_of_another_part_is_refused_in_one_line(tmp_path: Path) -> None:
+    """It was compared with 0 agreeing sets, and `zip() argument 2 is longer than argument 1`."""
+    (tmp_path / "model.py").write_text(COUNTS)
+    other = tmp_path / "other.pt2"
+    torch.export.save(torch.export.export(torch.nn.Linear(4, 4), (torch.randn(3, 4),)), other)
+    with pytest.raises(UsageError, match="takes 1 input, and this part has 2"):
+        climb_quietly(f"{tmp_path / 'model.py'}:adds", against=str(other))
+
+
+@pytest.mark.slow
+def test_a_class_that_was_built_in_place_of_another_is_told(tmp_path: Path) -> None:
+    """A checkpoint without its head was proved as a model without one, and nothing said so."""
+    config = transformers.BertConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=20, vocab_size=50,
+        max_position_embeddings=12, architectures=["BertForSequenceClassification"],
+    )  # fmt: skip
+    config.save_pretrained(tmp_path)
+    state = transformers.BertForSequenceClassification(config).state_dict()
+    save_file(
+        {name: value for name, value in state.items() if "classifier" not in name}, tmp_path / "model.safetensors"
+    )
+    target = TargetRef(ref=str(tmp_path), options=BuildOptions(weights=str(tmp_path)))
+    result = climb(LadderRequest(target=target, part="", against="", seconds=0.1), lambda _: None)
+    assert any("scanned as BertModel" in note and "classifier" in note for note in result.notes)

@@ -32,12 +32,12 @@ class _Slice(msgspec.Struct, frozen=True):
 
 def find_prescription(target: str, part: str) -> tuple[str, ...]:
     """The ids of the newest finished scan's prescription for the part; none where it exports as it is,
-    also where a later stage fails.
+    also where a later stage fails and no scan knows shims for that.
 
     A scan counts if it asked the exporter that writes files, with the versions that are installed. Raises UsageError
     where no such scan of the target knows how to export the part.
     """
-    failing, others = False, ""
+    exports, failing, others = False, False, ""
     for run in list_runs():
         if part not in run.parts or not _is_of(run, target):
             continue
@@ -52,9 +52,10 @@ def find_prescription(target: str, part: str) -> tuple[str, ...]:
             return ()
         if record.prescription is not None:
             return record.prescription.shims
-        if record.root_stages.get("export") == "pass":  # and fails in a later stage, or with other numbers
-            return ()
+        exports |= record.root_stages.get("export") == "pass"  # and fails in a later stage, or with other numbers
         failing = True
+    if exports:
+        return ()
     if failing:
         raise UsageError(
             f"No scan of {target} found shims with which part {part} exports",

@@ -21,8 +21,8 @@ def lacks_fake_kernel(operator: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
     mode = new_fake_mode()
     with mode:
-        given = tree_map_only(torch.Tensor, mode.from_tensor, (args, kwargs))
         try:
+            given = tree_map_only(torch.Tensor, mode.from_tensor, (args, kwargs))
             operator(*given[0], **given[1])
         except UnsupportedOperatorException:
             return True

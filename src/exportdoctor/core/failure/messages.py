@@ -50,6 +50,7 @@ _VARYING = (
     (re.compile(r"\s*\(unhinted: [^\n]*?\)(?=\.(?:\s|$))"), ""),  # an expression, with parentheses of its own
     (re.compile(r"\s*\(Size-like symbols: [^\n]*?\)(?=[.\s]|$)"), ""),
     (re.compile(r"0x[0-9a-fA-F]+"), "<address>"),
+    # what torch.onnx says of a constant among the outputs: of an int where sizes are fixed, of a str where they are not
     (re.compile(r"'(?:int|float|bool|str)' object has no attribute 'name'"), "a constant has no attribute 'name'"),
     (re.compile(r"\b\d+(?:x\d+)+\b"), "<n>"),
     (re.compile(r"(?:/[^\s:'\"()]+)+/([^\s/:'\"()]+)"), r"\1"),

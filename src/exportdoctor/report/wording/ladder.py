@@ -100,7 +100,7 @@ def otherwise_decomposed(error: Exception) -> str:
 
 def plain_file_skipped(error: Exception) -> str:
     """Why there is no stage of the file before torch.onnx's optimizer."""
-    return f"ONNX Runtime does not load the file as it is before torch.onnx optimises it ({summary(error)})"
+    return f"The file as it is before torch.onnx optimises it was left out: {summary(error)}"
 
 
 def matched_by_numbers(pairs: int) -> str:

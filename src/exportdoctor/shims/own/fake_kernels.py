@@ -127,7 +127,13 @@ def _sightings(operator: Any, calls: Sequence[_Given]) -> Iterator[_Sighting]:
 
     with torch.random.fork_rng(devices=()):
         for given in calls:
-            yield _run(operator, given)
+            try:
+                seen = _run(operator, given)
+            except NotApplicable:
+                raise
+            except Exception as error:
+                raise NotApplicable(f"{operator.name()} cannot be run once more: {error}") from error
+            yield seen
         for changed in _changed_calls(calls):
             with suppress(Exception):
                 seen = _run(operator, changed)
@@ -139,13 +145,15 @@ def _changed_calls(calls: Sequence[_Given]) -> Iterator[_Given]:
     first one with more of what calls have different numbers of."""
     import torch
 
+    generator = torch.Generator().manual_seed(0)
     for given in calls:
-        for change in (torch.zeros_like, torch.randn_like):
+        for scale in (0, 1):
             leaves, layout = tree_flatten(copy_inputs(given))
-            is_float = [isinstance(one, torch.Tensor) and one.is_floating_point() for one in leaves]
-            if any(is_float):
-                made = [change(one) if changes else one for one, changes in zip(leaves, is_float, strict=True)]
-                yield tree_unflatten(made, layout)
+            places = [at for at, one in enumerate(leaves) if isinstance(one, torch.Tensor) and one.is_floating_point()]
+            for at in places:
+                leaves[at] = (torch.randn(leaves[at].shape, generator=generator) * scale).to(leaves[at])
+            if places:
+                yield tree_unflatten(leaves, layout)
     columns = list(zip(*(_taken_apart(*given)[2] for given in calls), strict=True))
     for column in dict.fromkeys(one for one in columns if len(set(one)) > 1):
         for more in _MORE:
@@ -233,10 +241,10 @@ def _result(name: str, place: int, seen: Sequence[_Sighting]) -> Callable[[list[
 
     results = [one.results[place] for one in seen]
     first = results[0]
-    if not all(isinstance(one, _Tensor) for one in results):
-        if any(one != first for one in results):
-            raise NotApplicable(f"{name} gives numbers that differ from one call to the next")
-        return lambda tensors, numbers: first
+    if all(one is None for one in results):
+        return lambda tensors, numbers: None
+    if not all(isinstance(one, _Tensor) for one in results):  # a number would be a constant of the program
+        raise NotApplicable(f"{name} gives what is no tensor")
     if len({(one.dtype, one.device, len(one.shape)) for one in results}) > 1:
         raise NotApplicable(f"{name} gives tensors whose dtype, device or rank differs from one call to the next")
     alike = _alike(seen, place)

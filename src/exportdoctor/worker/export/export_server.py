@@ -84,11 +84,8 @@ def export_target(
     else:
         parts = _parts(request, built, part)
         with blame_running_code(f"The eager forward of part {part.name} fails"):
-            asked = [repeatable_sets(one, input_sets(one, plan, doing=doing)) for one in parts]
+            asked = [_comparable_sets(request, one, input_sets(one, plan, doing=doing)) for one in parts]
         sets = [kept for kept, _ in asked]
-        if request.to == "onnx":
-            for one, kept in zip(parts, sets, strict=True):
-                refuse_random(one, kept[0])
         pieces, found = _export_parts(request, built, parts, sets, doing)
         found[0].notes += [*several.notes, *filter(None, (chance for _, chance in asked))]
     if request.cache and all(made.trouble is None for made in found):
@@ -122,7 +119,7 @@ def _export_several(
     why = ""
     try:
         parts = _parts(request, built, part.several())
-        sets = [repeatable_sets(one, input_sets(one, plan, doing=doing))[0] for one in parts]
+        sets = [_comparable_sets(request, one, input_sets(one, plan, doing=doing))[0] for one in parts]
     except Exception as error:  # the model takes no such inputs: the file for one picture stands
         return SeveralPictures(notes=[wording.one_picture(f"{type(error).__name__}: {first_line(error, 160)}")])
     for more in ((), (KEEPS_NUMBER_OPEN,)):
@@ -212,6 +209,16 @@ def _job(request: ExportRequest, built: BuiltTarget, piece: PartFile, doing: Pro
         device=built.device,
         find_losses=built.dtype in LOW and not request.cache,
     )
+
+
+def _comparable_sets(
+    request: ExportRequest, part: BuiltPart, sets: Sequence[InputSet]
+) -> tuple[tuple[InputSet, ...], str]:
+    """As `repeatable_sets`; for an ONNX file, eager's answer may not depend on random numbers either."""
+    found = repeatable_sets(part, sets)
+    if request.to == "onnx":
+        refuse_random(part, found[0][0])
+    return found
 
 
 def _precision(reference: Float32Model | None, piece: PartFile, found: list[PartExport]) -> Precision | None:

@@ -9,7 +9,8 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import cache
 
 import torch
 
@@ -22,7 +23,6 @@ for name in sys.argv[1:]:
     if not hasattr(getattr(torch.ops, space), operator):
         print(name)
 """
-_SECONDS = 120
 
 
 def declare_operators(source: str) -> str:
@@ -34,20 +34,20 @@ def declare_operators(source: str) -> str:
     own = [f"{space}.{name}" for space, name in named if space not in _OF_TORCH and f"{space}::{name}" not in source]
     imports = [one for one in ast.parse(source).body if isinstance(one, ast.Import | ast.ImportFrom)]
     others = any(map(_is_of_others, imports))
-    lines = [line for name in _unknown_to_torch(own) for line in _definition(name, if_lacking=others)]
+    lines = [line for name in _unknown_to_torch(tuple(own)) for line in _definition(name, if_lacking=others)]
     end = max((one.end_lineno or 0 for one in imports), default=0)
     before, after = source.splitlines()[:end], source.splitlines()[end:]
     return "\n".join([*before, "", *lines, "", *after]) + "\n" if lines else source
 
 
-def _unknown_to_torch(names: Sequence[str]) -> list[str]:
+@cache
+def _unknown_to_torch(names: tuple[str, ...]) -> tuple[str, ...]:
     """Those of the operators, `namespace.name`, that a fresh process lacks where it imports torch alone."""
     if not names:
-        return []
-    asked = subprocess.run(
-        [sys.executable, "-c", _ASK, *names], capture_output=True, text=True, check=False, timeout=_SECONDS
-    )
-    return asked.stdout.split()
+        return ()
+    command = [sys.executable, "-c", _ASK, *names]
+    asked = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    return tuple(asked.stdout.split())
 
 
 def _definition(name: str, *, if_lacking: bool) -> Iterator[str]:
