@@ -104,6 +104,17 @@ class Derived(nn.Module):
         return torch.func.grad(lambda z: (z.sin() ** 2).sum())(y)
 
 
+class Quoted(nn.Module):
+    # torch writes the names of inputs into the code of the module that it makes of the program
+
+    def forward(self, batch):
+        return batch["it's"] * 2 + batch['b"c']
+
+
+def quoted():
+    return Quoted(), ({"it's": torch.randn(3, 4), 'b"c': torch.randn(3, 4)},)
+
+
 def derived():
     return Derived(), (torch.randn(3, 4),)
 
@@ -627,6 +638,13 @@ def test_a_program_with_a_constant_that_has_no_values_is_told_so_with_the_line(m
     said = "the program holds a tensor of torch.func (vmap, grad and the like), which has no values, as its constant"
     assert said in finding.exception.message
     assert f"aten.sin.default takes at {models}:{line}" in finding.exception.message
+
+
+def test_a_program_of_which_torch_makes_no_module_is_not_told_to_export(models: Path) -> None:
+    report = scan_file(models, factory="quoted")
+    (finding,) = report.findings
+    assert "ExportedProgram.module() raises SyntaxError" in finding.exception.message
+    assert not any(command.startswith("exportdoctor export") for command, _ in wording.next_commands(report))
 
 
 def test_a_buffer_that_forward_resizes_is_as_it_was_before_each_run(models: Path) -> None:

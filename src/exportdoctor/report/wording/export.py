@@ -275,6 +275,11 @@ def empty_constant(name: str, *, of_transform: bool, op: str, at: str) -> str:
     return f"the program holds {of}, which has no values, as its constant {name}{where}{f' at {at}' if at else ''}"
 
 
+def unrunnable_program(error: BaseException) -> str:
+    """Why a program cannot run: torch cannot make a module of it."""
+    return f"torch makes no module of the program that it has exported: ExportedProgram.module() raises {summary(error)}"
+
+
 def unloadable_file(why: str) -> str:
     """Said of a program that runs, and not from a file."""
     return f"{_STAGES['load']}: {why.rstrip('.')}"

@@ -21,7 +21,7 @@ import torch
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.core.records.probe import Probe
-from exportdoctor.report.wording.export import DRAWS_IN_PYTHON, lost_subclass, unloadable_file
+from exportdoctor.report.wording.export import DRAWS_IN_PYTHON, lost_subclass, unloadable_file, unrunnable_program
 from exportdoctor.shims import ExportCall, Inputs, NotApplicable, Shim, apply_shims, export_program, find, order_shims
 from exportdoctor.shims.searches import keep_searches
 from exportdoctor.shims.state_run import memory_of
@@ -108,7 +108,10 @@ def shimmed_export(
             return ()
         if (empty := find_empty_constant(program)) is not None:
             return (Agreement(inputs=sets[0].title, kind="example", trouble=describe_empty_constant(empty)),)
-        ready = program.module()  # a run leaves it as it was
+        try:
+            ready = program.module()  # a run leaves it as it was
+        except Exception as error:
+            return (Agreement(inputs=sets[0].title, kind="example", trouble=unrunnable_program(error)),)
         own_buffers(ready)
         proof = _CureProof(
             call=call,
