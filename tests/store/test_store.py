@@ -355,6 +355,19 @@ def test_a_run_is_found_by_id_start_path_and_age(tmp_path: Path) -> None:
         find_run(None, tmp_path / "nowhere")
 
 
+def test_a_run_that_is_added_to_later_is_not_the_newest_and_one_that_goes_on_is(tmp_path: Path) -> None:
+    old = record(tmp_path / "20240101-000000-qwen-aa", tuple(qwen_scan()))
+    new = record(tmp_path / "20240102-000000-tiny-bb", tuple(qwen_scan()))
+    with RunFolder.reopen(old) as folder:
+        folder.append(next(event for event in qwen_scan() if isinstance(event, ev.FindingMade)))
+    assert find_run(None, tmp_path) == new
+    assert [one.run for one in list_runs(tmp_path)] == [new.name, old.name]
+    with RunFolder.reopen(old) as folder:
+        folder.append(ev.RunResumed(version="0"))
+    assert find_run(None, tmp_path) == old
+    assert [one.run for one in list_runs(tmp_path)] == [old.name, new.name]
+
+
 def test_a_run_elsewhere_is_found_by_its_id_until_it_is_gone(tmp_path: Path) -> None:
     root = tmp_path / "runs"
     elsewhere = record(tmp_path / "build" / "diagnosis")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Literal
 
@@ -60,17 +61,19 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_runs(root: Path | None = None) -> tuple[RunSummary, ...]:
-    """All runs, the one last started first; one that cannot be read is listed with its problem."""
-    return tuple(sorted((_summary(run, path) for run, path in _newest_first(root)), key=lambda run: -run.at))
+    """All runs, the one last started or resumed first; one that cannot be read is listed with its problem."""
+    found = [_summary(run, path) for run, path in _last_written_first(root)]
+    return tuple(summary for _, summary in sorted(found, key=itemgetter(0), reverse=True))
 
 
 def run_ids() -> tuple[str, ...]:
     """The ids of all runs, the one last written to first, without reading them."""
-    return tuple(run for run, _ in _newest_first(None))
+    return tuple(run for run, _ in _last_written_first(None))
 
 
 def find_run(which: str | None = None, root: Path | None = None) -> Path:
-    """The folder of the run that `which` names: a path, an id, the start of one; None: the newest not refused.
+    """The folder of the run that `which` names: a path, an id, the start of one; None: the one last started or resumed
+    of those that were not refused.
 
     Raises UsageError where there is none, or more than one, StoreError where only its report is left.
     """
@@ -79,11 +82,11 @@ def find_run(which: str | None = None, root: Path | None = None) -> Path:
     if which is not None and (left := _left_of_run(Path(which))):
         hint = f"Copy the whole folder of the run, with {journal.NAME}, or scan again"
         raise StoreError(f"{left} is the report of a run, and {journal.NAME} is not beside it", hint=hint)
-    runs = _newest_first(root)
+    runs = _last_written_first(root)
     if which is None:
         if not runs:
             raise UsageError("there is no run yet", hint="Start one with: exportdoctor scan Qwen2.5-VL-3B")
-        return next((path for _, path in runs if not _was_refused(path)), runs[0][1])
+        return _last_begun([path for _, path in runs])
     matches = _match(which, runs)
     if not matches:
         raise UsageError(f"no run matches {which!r}", hint="See: exportdoctor runs")
@@ -144,7 +147,35 @@ def register(run: str, path: Path, root: Path | None = None) -> None:
         return
 
 
-def _newest_first(root: Path | None) -> list[tuple[str, Path]]:
+def _last_begun(paths: Sequence[Path]) -> Path:
+    """Of runs, the one last written to first, the one last started or resumed that was not refused, else the first.
+
+    A run may be written to long after it ended: by repro, or by a shim that is tried. None is read that was last
+    written to before another one began.
+    """
+    found: Path | None = None
+    for path in paths:
+        if found is not None and _began(found) >= _age(path):
+            break
+        if not _was_refused(path) and (found is None or _began(path) > _began(found)):
+            found = path
+    return found or paths[0]
+
+
+def _began(path: Path) -> float:
+    """When the run was started or last resumed, in seconds since the epoch; of one that cannot be read, its age."""
+    try:
+        events = journal.read_events(path / journal.NAME, only=("run_started", "run_resumed"))
+    except ExportdoctorError:
+        return _age(path)
+    return _last_start(events) if events else _age(path)
+
+
+def _last_start(events: Sequence[ev.AnyEvent]) -> float:
+    return max(event.at for event in events if isinstance(event, ev.RunStarted | ev.RunResumed))
+
+
+def _last_written_first(root: Path | None) -> list[tuple[str, Path]]:
     """Each run's id and folder, by the time of its last event."""
     return sorted(_folders(root or runs_root()), key=lambda run: (_age(run[1]), run[0]), reverse=True)
 
@@ -190,19 +221,19 @@ def _age(path: Path) -> float:
         return 0.0
 
 
-def _summary(run: str, path: Path) -> RunSummary:
-    """The entry of a run in the list, from a few of its events."""
+def _summary(run: str, path: Path) -> tuple[float, RunSummary]:
+    """When the run began, as `_began` has it, and its entry in the list, from a few of its events."""
     try:
         events = journal.read_events(path / journal.NAME, only=_SUMMARY_EVENTS)
     except ExportdoctorError as error:
-        return RunSummary(run=run, path=str(path), status="unreadable", at=_age(path), problem=error.message)
+        return _unreadable(run, path, error.message)
     started = events[0] if events else None
     if not isinstance(started, ev.RunStarted):
-        return RunSummary(run=run, path=str(path), status="unreadable", at=_age(path), problem="no events")
+        return _unreadable(run, path, "no events")
     last = _last_end(events)
     parts: dict[str, str] = {event.part: event.verdict for event in events if isinstance(event, ev.PartFinished)}
     status = _status(path, last)
-    return RunSummary(
+    summary = RunSummary(
         run=run,
         path=str(path),
         status=status,
@@ -215,6 +246,12 @@ def _summary(run: str, path: Path) -> RunSummary:
         exit_code=last.exit_code if last else None,
         problem=(last.error or "") if last else "",
     )
+    return _last_start(events), summary
+
+
+def _unreadable(run: str, path: Path, problem: str) -> tuple[float, RunSummary]:
+    age = _age(path)
+    return age, RunSummary(run=run, path=str(path), status="unreadable", at=age, problem=problem)
 
 
 def sources_of(path: Path) -> dict[str, str]:

@@ -277,7 +277,9 @@ def empty_constant(name: str, *, of_transform: bool, op: str, at: str) -> str:
 
 def unrunnable_program(error: BaseException) -> str:
     """Why a program cannot run: torch cannot make a module of it."""
-    return f"torch makes no module of the program that it has exported: ExportedProgram.module() raises {summary(error)}"
+    return (
+        f"torch makes no module of the program that it has exported: ExportedProgram.module() raises {summary(error)}"
+    )
 
 
 def unloadable_file(why: str) -> str:
