@@ -338,3 +338,52 @@ def test_of_products_that_the_quantiser_does_not_lower_another_engine_is_named(t
     with pytest.raises(UsageError, match="products with weights are Gemm") as raised:
         measure(path, to="w4a16")
     assert "--engine torchao" in raised.value.hint
+
+
+UPSAMPLING = """\
+import torch
+from torch import nn
+
+
+class Decoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.conv = nn.Embedding(64, 16), nn.Conv1d(16, 16, 3, padding=1)
+        self.up, self.head = nn.ConvTranspose1d(16, 16, 4, stride=2, padding=1), nn.Conv1d(16, 8, 1)
+        with torch.no_grad():
+            self.up.weight[3, 5, 0] = 12.0
+
+    def forward(self, ids):
+        hidden = torch.tanh(self.conv(self.embed(ids).transpose(1, 2)))
+        return self.head(torch.tanh(self.up(hidden)))
+
+
+def build():
+    torch.manual_seed(0)
+    return Decoder().eval(), (torch.randint(0, 64, (2, 24)),)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["int8", "w8a8"])
+def test_transposed_convolutions_are_layers_and_given_sets_fit_positional_inputs(tmp_path: Path, to: Any) -> None:
+    file, sets = tmp_path / "upsampling.py", tmp_path / "sets.pt"
+    file.write_text(UPSAMPLING)
+    torch.save([{"ids": torch.randint(0, 64, (2, 24))} for _ in range(6)], sets)
+    request = SensitivityRequest(to=to, target=TargetRef(ref=f"{file}:build"), budget=0.1, calibration=str(sets))
+    found = find_sensitivity(request, lambda _: None)
+    assert {one.name for one in found.layers} == {"conv", "up", "head"}
+    assert found.layers[0].name == "up" or to == "w8a8"
+    assert found.made == pytest.approx(found.proved, rel=0.1)
+    (said,) = (note for note in found.notes if "quantize_static(" in note)
+    assert "'ConvTranspose'" in said
+    assert "it lowers Gather" in said
+
+
+def test_a_given_set_of_another_name_is_refused_in_one_line(tmp_path: Path) -> None:
+    file, sets = tmp_path / "upsampling.py", tmp_path / "sets.pt"
+    file.write_text(UPSAMPLING)
+    torch.save([{"tokens": torch.zeros(2, 24, dtype=torch.int64)}] * 3, sets)
+    request = SensitivityRequest(to="int8", target=TargetRef(ref=f"{file}:build"), calibration=str(sets))
+    with pytest.raises(UsageError, match=r"input 'tokens', which Decoder\.forward does not take"):
+        find_sensitivity(request, lambda _: None)

@@ -11,7 +11,7 @@ from exportdoctor.core.protocol.reply import Refused, Reply
 from exportdoctor.core.records.target import TargetRef
 
 Lowering = Literal["int8", "w8a8", "w4a16", "fp16", "bf16"]
-"""`int8`: ONNX Runtime's static quantisation as it is by default. `w8a8`: the same with symmetric activations and a
+"""`int8`: ONNX Runtime's static quantisation of products and convolutions. `w8a8`: with symmetric activations and a
 scale for each channel of weights. `w4a16`: weights in blocks of four bits. `fp16`, `bf16`: values of 16 bits."""
 
 

@@ -30,8 +30,8 @@ _LOWERINGS = {
         "w8a8": "int8 with activations scaled at each call, by PT2E with torchao's quantiser for x86",
     },
     "onnxruntime": {
-        "int8": "int8, as ONNX Runtime's static quantisation is by default",
-        "w8a8": "int8 with a scale for each channel of weights, activations symmetric",
+        "int8": "int8 for products and convolutions, one scale for each tensor, by ONNX Runtime's static quantisation",
+        "w8a8": "int8 for products and convolutions, a scale for each channel of weights, activations symmetric",
         "w4a16": "weights in four bits, in blocks of 32",
         "fp16": "float16",
         "bf16": "bfloat16",
@@ -44,6 +44,12 @@ _MADE = {
     "torchao": "the program of what torchao makes",
     "pt2e": "the quantiser's own program",
 }
+
+
+def static_call(call: str, others: list[str]) -> str:
+    """How ONNX Runtime's static quantisation was called, and the operators of the file that it leaves then."""
+    left = f"; without op_types_to_quantize it lowers {', '.join(others)} too, which was not measured" if others else ""
+    return f"The errors are those of {call}{left}."
 
 
 def not_made(why: str) -> str:

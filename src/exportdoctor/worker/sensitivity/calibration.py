@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.messages import first_line
+from exportdoctor.targets import BuiltPart
 from exportdoctor.worker.sensitivity.quantisers import Feed
 
 _FORMS = "Give a .pt file with a list of dicts of tensors, a .npz file, or a folder of .npz files"
@@ -52,6 +54,31 @@ def _arrays(file: Path) -> Iterator[dict[str, torch.Tensor]]:
             key, inner = (number, rest) if slash and number.isdigit() else ("", name)
             sets.setdefault(key, {})[inner] = torch.from_numpy(arrays[name])
     yield from sets.values()
+
+
+def name_inputs(part: BuiltPart, given: dict[str, torch.Tensor], file: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The part's inputs with those of a set in their places. Raises UsageError for a name that forward has not."""
+    signature = inspect.signature(part.module.forward)
+    places = {name: at for at, name in enumerate(_positional(signature))}
+    takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in signature.parameters.values())
+    args, kwargs = list(part.args), dict(part.kwargs)
+    for name, value in given.items():
+        if places.get(name, len(args)) < len(args):
+            args[places[name]] = value
+        elif name in kwargs or name in signature.parameters or takes_all:
+            kwargs[name] = value
+        else:
+            raise UsageError(
+                f"{file} has an input {name!r}, which {type(part.module).__name__}.forward does not take",
+                hint=f"It takes {', '.join(signature.parameters)}",
+            )
+    return tuple(args), kwargs
+
+
+def _positional(signature: inspect.Signature) -> Iterator[str]:
+    """The parameters that a call may give by their place, in their order."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return (name for name, one in signature.parameters.items() if one.kind in kinds)
 
 
 def unnamed_sets(path: Path, calibration: str, count: int) -> list[Feed]:

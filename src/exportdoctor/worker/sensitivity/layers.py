@@ -10,7 +10,8 @@ from exportdoctor.core.protocol.sensitivity import Lowering
 from exportdoctor.worker.numbers.file_names import scope_in_name
 from exportdoctor.worker.translate.failed_node import onnx_fact, user_frame
 
-WEIGHTED = {"int8": ("MatMul", "Gemm", "Conv"), "w8a8": ("MatMul", "Gemm", "Conv"), "w4a16": ("MatMul",)}
+_PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
+WEIGHTED = {"int8": _PRODUCTS, "w8a8": _PRODUCTS, "w4a16": ("MatMul",)}
 """The operators that ONNX Runtime's quantisers are asked to lower. Those for 16 bits lower all that compute floats."""
 
 _NO_NUMBERS = frozenset({"Constant", "Cast", "Identity", "Shape", "Reshape", "Transpose", "Squeeze", "Unsqueeze",

@@ -10,10 +10,12 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from exportdoctor.core.protocol.sensitivity import Lowering
+from exportdoctor.report.wording import sensitivities as wording
 from exportdoctor.worker.sensitivity.layers import WEIGHTED
 
 Feed = Mapping[str, Any]
@@ -118,22 +120,45 @@ def _dequantise(node: Any, read: Callable[[str], Any]) -> Any:
 def _quantise_statically(
     model: Path, to: Lowering, calibration: Sequence[Feed], output: Path, exclude: Sequence[str]
 ) -> None:
-    from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization import quantize_static
 
-    fine = to == "w8a8"
     quantize_static(
         str(model),
         str(output),
         _Reader(calibration),
-        quant_format=QuantFormat.QDQ,
-        op_types_to_quantize=list(WEIGHTED[to]),
-        per_channel=fine,
-        activation_type=QuantType.QInt8 if fine else QuantType.QUInt8,
-        weight_type=QuantType.QInt8,
         nodes_to_exclude=list(exclude),
         use_external_data_format=_is_large(model),
-        extra_options={"ActivationSymmetric": fine, "WeightSymmetric": True},
+        **_arguments(to),
     )
+
+
+def _arguments(to: Lowering) -> dict[str, Any]:
+    """How `quantize_static` is called for this lowering."""
+    from onnxruntime.quantization import QuantFormat, QuantType
+
+    fine = to == "w8a8"
+    return {
+        "quant_format": QuantFormat.QDQ,
+        "op_types_to_quantize": list(WEIGHTED[to]),
+        "per_channel": fine,
+        "activation_type": QuantType.QInt8 if fine else QuantType.QUInt8,
+        "weight_type": QuantType.QInt8,
+        "extra_options": {"ActivationSymmetric": fine, "WeightSymmetric": True},
+    }
+
+
+def static_call(model: Path, to: Lowering) -> str:
+    """How `quantize_static` was called, as code, and which operators of the file it would lower in addition, if it
+    were not told which; empty for what it does not make."""
+    import onnx
+    from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
+
+    if to not in ("int8", "w8a8"):
+        return ""
+    graph = onnx.load(str(model), load_external_data=False).graph
+    others = ({node.op_type for node in graph.node} & {*QLinearOpsRegistry, *QDQRegistry}) - {*WEIGHTED[to]}
+    given = (f"{name}={value if isinstance(value, Enum) else repr(value)}" for name, value in _arguments(to).items())
+    return wording.static_call(f"quantize_static(…, {', '.join(given)})", sorted(others))
 
 
 def products_saturate(to: Lowering) -> bool:

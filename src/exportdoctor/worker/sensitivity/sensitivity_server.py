@@ -32,7 +32,7 @@ from exportdoctor.worker import environment
 from exportdoctor.worker.one_request import Progress, open_part, serve_one_request
 from exportdoctor.worker.prove.cure_inputs import drawer_for, redraw_values
 from exportdoctor.worker.prove.input_set import InputSet, run_in_eager, says_nothing, sizes_of
-from exportdoctor.worker.sensitivity.calibration import read_sets, unnamed_sets
+from exportdoctor.worker.sensitivity.calibration import name_inputs, read_sets, unnamed_sets
 from exportdoctor.worker.sensitivity.lowered_modules import CALL, float_outputs, lower_modules, quantise_copy
 from exportdoctor.worker.sensitivity.lowered_program import lower_program, quantise_program
 from exportdoctor.worker.sensitivity.measure import LARGEST, LowerableModel, Sensitivity, relative_error
@@ -41,6 +41,7 @@ from exportdoctor.worker.sensitivity.quantisers import (
     products_saturate,
     read_lowered,
     save_model,
+    static_call,
     write_lowered,
 )
 from exportdoctor.worker.sensitivity.switched_model import load_graph, switch_layers
@@ -91,7 +92,11 @@ def find_sensitivity(request: SensitivityRequest, doing: Progress) -> Sensitivit
             part=subject.part,
             made=made,
             sets=(len(calibration), len(search), len(proof)),
-            notes=(*subject.notes, *filter(None, [note]), *_processor_notes(request.to, made)),
+            notes=(
+                *subject.notes,
+                *filter(None, [static_call(plain, request.to), note]),
+                *_processor_notes(request.to, made),
+            ),
         )
 
 
@@ -306,7 +311,7 @@ def _sets_of_part(part: BuiltPart, calibration: str) -> list[Any]:
     """Inputs of a part: those of a file, or the example with other values, other numbers, and sizes that are known."""
     example = (part.args, part.kwargs)
     if calibration:
-        return [(part.args, {**part.kwargs, **one}) for one in read_sets(calibration)]
+        return [name_inputs(part, one, calibration) for one in read_sets(calibration)]
     results = run_example(part.module, part.name, example)
     if says_nothing(results[0].output):
         raise TargetError("Eager gives nothing but NaN for the example")
