@@ -149,6 +149,24 @@ def test_each_dtype_has_its_own_share(dtype: torch.dtype) -> None:
     assert not holds(wanted + wanted.abs().max() * (0.1 if dtype != torch.float64 else 1e-6), wanted)
 
 
+@pytest.mark.parametrize("special", [None, float("inf")])
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_copies_are_held_to_what_one_of_them_is_held_to(dim: int, special: float | None) -> None:
+    shape = [9, 9, 9]
+    shape[dim] = 1
+    one = torch.randn(shape, generator=torch.Generator().manual_seed(dim))
+    if special is not None:
+        one.view(-1)[7] = special
+    assert torch.equal(allowed_error(one.repeat_interleave(20, dim)), allowed_error(one).repeat_interleave(20, dim))
+
+
+def test_a_logit_near_zero_of_equal_tokens_may_be_off_by_what_its_row_is_off_by() -> None:
+    row = torch.linspace(-30, 30, 41)
+    wanted = row.expand(2, 9, 41).contiguous()
+    assert holds(wanted + 1e-3, wanted)
+    assert not holds(wanted + 1e-2, wanted)
+
+
 def test_what_holds_no_elements_or_one_can_be_asked_too() -> None:
     assert allowed_error(torch.empty(0, 3)).shape == (0, 3)
     assert float(allowed_error(torch.tensor(3.0))) == pytest.approx(3e-4, rel=1e-4)

@@ -2,8 +2,9 @@
 
 Two programs that compute the same function in another order differ by rounding: a share of the numbers that entered
 the computation of that element. Those are not known here, so their size is estimated from the slices of the output to
-which the element belongs (its row, its channel, its sample). One masked or overflowing value says nothing about the
-rest, so fill values (`finfo.min`, -1e9, -1e4) are left out of the estimate and are held to their own size.
+which the element belongs (its row, its channel, its sample), in which copies are counted once. One masked or
+overflowing value says nothing about the rest, so fill values (`finfo.min`, -1e9, -1e4) are left out of the estimate and
+are held to their own size.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import functools
 
 import torch
 
-from exportdoctor.worker.prove.quick_difference import FEWEST, GAP, LARGE, SMALLEST_SCALE, plain_scales
+from exportdoctor.worker.prove.quick_difference import FEWEST, GAP, LARGE, SMALLEST_SCALE, plain_scales, without_copies
 
 RELATIVE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """The share of an element's scale by which a program may differ, by the dtype of eager's output.
@@ -78,6 +79,8 @@ def _scale_of_slices(sizes: torch.Tensor, counted: torch.Tensor) -> torch.Tensor
     whole = known.max()
     scale = whole.expand(sizes.shape)
     every = tuple(range(sizes.dim()))
+    kept = without_copies(torch.where(counted, sizes, -1.0))
+    known, counted = kept.clamp_min(0), kept >= 0
     rests = [tuple(other for other in every if other != dim) for dim in every]
     for dims in (*rests, every[-1:]) if sizes.dim() > 1 else ():
         enough = counted.sum(dims, keepdim=True) >= FEWEST

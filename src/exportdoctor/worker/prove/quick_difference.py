@@ -162,14 +162,25 @@ def _gaps(counts: torch.Tensor) -> list[tuple[int, int]]:
     return [(below, above) for below, above in pairwise(present) if above - below > GAP]
 
 
+def without_copies(values: torch.Tensor) -> torch.Tensor:
+    """The values, of size one along each dimension along which all of them are equal: many copies of a small number
+    say no more of the numbers that it was computed from than one does."""
+    for dim in range(values.dim()):
+        first = values.narrow(dim, 0, min(1, values.shape[dim]))
+        if values.shape[dim] > 1 and torch.equal(first, values.narrow(dim, 1, 1)) and bool((values == first).all()):
+            values = first
+    return values
+
+
 def slice_scales(sizes: torch.Tensor) -> tuple[float, list[torch.Tensor]]:
     """The largest of these magnitudes, and those of the slices that give an element its scale, where all are counted.
 
-    Slices of fewer than eight elements have the whole output's scale, and are left out.
+    Slices of fewer than eight elements have the whole output's scale, and are left out; copies are not counted.
     """
     if sizes.dim() < 2:
         return float(sizes.max()), []
     every = tuple(range(sizes.dim()))
+    sizes = without_copies(sizes)
     rows = sizes.amax(-1, keepdim=True)
     scales = [rows] if sizes.shape[-1] >= FEWEST else []
     for dim in every:
