@@ -7,6 +7,7 @@ import runpy
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 import transformers
@@ -20,9 +21,10 @@ from exportdoctor.report.result_tables import RESULT_FORMS, render_ladder
 from exportdoctor.worker.numbers.numbers_server import climb
 from exportdoctor.worker.numbers.onnx_steps import onnx_steps
 from exportdoctor.worker.numbers.program_steps import match_programs, program_steps
-from exportdoctor.worker.numbers.step_graph import stream_values
+from exportdoctor.worker.numbers.step_graph import GraphStep, StepGraph, stream_values
 from exportdoctor.worker.numbers.value_gap import gap_between, gap_in_words, same_bits
 from exportdoctor.worker.numbers.walk import Walk
+from exportdoctor.worker.translate.failed_node import NodeFact
 from exportdoctor.worker.translate.onnx_session import OnnxSession, element_type, torch_dtypes
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "numbers"
@@ -594,3 +596,82 @@ def test_a_class_that_was_built_in_place_of_another_is_told(tmp_path: Path) -> N
     target = TargetRef(ref=str(tmp_path), options=BuildOptions(weights=str(tmp_path)))
     result = climb(LadderRequest(target=target, part="", against="", seconds=0.1), lambda _: None)
     assert any("scanned as BertModel" in note and "classifier" in note for note in result.notes)
+
+
+LAYERS = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.norm, self.up = nn.Embedding(40, 32), nn.LayerNorm(32), nn.Linear(32, 64)
+        self.down, self.head = nn.Linear(64, 32), nn.Linear(32, 40, bias=False)
+
+    def forward(self, ids):
+        hidden = self.embed(ids)
+        hidden = hidden + self.down(nn.functional.gelu(self.up(self.norm(hidden))))
+        return 8 * self.head(hidden)
+
+
+def build():
+    torch.manual_seed(0)
+    return Net().eval(), (torch.full((2, 9), 3),)
+
+
+def half():
+    module, args = build()
+    return module.half(), args
+"""
+
+
+def write_layers(folder: Path, factory: str) -> tuple[str, Any]:
+    """A target, and its file as torch.onnx makes it."""
+    (folder / "target.py").write_text(LAYERS)
+    module, args = runpy.run_path(str(folder / "target.py"))[factory]()
+    made = torch.onnx.export(module, args, dynamo=True, verbose=False)
+    assert made is not None
+    return f"{folder / 'target.py'}:{factory}", made.model_proto
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("error", [0.0, 0.3])
+def test_a_file_that_computes_in_float16_and_gives_float32_is_held_to_float16(error: float, tmp_path: Path) -> None:
+    import onnx
+    from onnx import numpy_helper
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    target, model = write_layers(tmp_path, "build")
+    weight = next(one for one in model.graph.initializer if one.name == "down.bias")
+    weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) + numpy.float32(error), weight.name))
+    path = str(tmp_path / "half.onnx")
+    onnx.save(convert_float_to_float16(model, keep_io_types=True), path)
+    found = climb_quietly(target, path)
+    assert (found.verdict in ("agrees", "agrees_but_ties")) == (not error)
+
+
+@pytest.mark.slow
+def test_equal_rows_in_float16_are_not_held_to_more_than_rounding(tmp_path: Path) -> None:
+    import onnx
+
+    target, model = write_layers(tmp_path, "half")
+    onnx.save(model, str(tmp_path / "half.onnx"))
+    assert climb_quietly(target, str(tmp_path / "half.onnx")).verdict == "agrees"
+
+
+def test_a_shape_for_reshape_that_says_zero_is_no_other_value() -> None:
+    def step(name: str, op: str, *inputs: str) -> GraphStep:
+        return GraphStep(
+            name=name, op=op, inputs=inputs, outputs=(name,), run=lambda _: (), fact=lambda: NodeFact(name=name, op=op)
+        )
+
+    constants = {name: torch.tensor([0, 4] if name != "sizes" else [2, 4]) for name in ("zero", "taken", "sizes", "x")}
+    steps = [
+        step("a", "Reshape", "x", "zero"),
+        step("b", "Reshape", "x", "taken"),
+        step("c", "Add", "taken", "zero_of_all"),
+        step("d", "Reshape", "x", "sizes"),
+    ]
+    graph = StepGraph(steps=steps, constants=constants, inputs=(), outputs=("a", "b", "c", "d"))
+    assert graph.reshape_patterns() == {"zero"}

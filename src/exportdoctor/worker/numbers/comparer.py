@@ -27,10 +27,12 @@ from exportdoctor.worker.numbers.rung import Rung
 from exportdoctor.worker.numbers.step_graph import Float64Run, GraphStep, UnrunnableStep, stream_values
 from exportdoctor.worker.numbers.value_gap import forget_scratch
 from exportdoctor.worker.numbers.walk import Walk
+from exportdoctor.worker.prove.allowed_error import RELATIVE
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import failed_run, tensors_in
 from exportdoctor.worker.prove.fixed_numbers import name_fixed_numbers
 from exportdoctor.worker.prove.input_set import InputSet
+from exportdoctor.worker.prove.rounding import excuse_rounding
 from exportdoctor.worker.translate.failed_node import NodeFact
 
 EAGER = "eager"
@@ -74,6 +76,7 @@ class Comparer:
         self.doing(f"comparing {rung.name} with {name}")
         rows = [self._row(rung, one) for one in self.sets]
         rows = name_fixed_numbers(rows, self.sets, self.part.module, lambda one: [self._row(rung, one)])
+        rows = excuse_rounding(self.part.module, self.sets, rows)
         rung.release()
         wrong = [one for one, row in zip(self.sets, rows, strict=True) if not row.holds]
         wrong.sort(key=lambda one: len(one.calls))  # of several calls the last one is walked
@@ -100,7 +103,9 @@ class Comparer:
         lowered = _in_dtypes_of(one, answers)
         row = compare_calls(lowered, answers, tensors=True)
         if lowered is not one:
-            row = msgspec.structs.replace(row, note="; ".join(filter(None, (row.note, wording.LOWER_DTYPE))))
+            row = _with_note(row)
+        elif not row.holds and not row.trouble:
+            row = _held_to(row, rung.computes_in, tensors_in(one.results[0].output))
         return row
 
     # --- walks: one pass over two stages
@@ -252,6 +257,19 @@ def _in_dtypes_of(one: InputSet, answers: Sequence[Any]) -> InputSet:
             return one
         results.append(replace(wanted, output=other))
     return replace(one, results=tuple(results), disturbed=())
+
+
+def _held_to(row: Agreement, dtype: torch.dtype | None, wanted: Sequence[torch.Tensor]) -> Agreement:
+    """The row, by what is allowed of the dtype in which a file computes what it gives in a higher one."""
+    floats = [one.dtype for one in wanted if one.is_floating_point() and one.dtype in RELATIVE]
+    if dtype not in RELATIVE or not floats or not all(_is_lower(dtype, one) for one in floats):
+        return row
+    share = RELATIVE[dtype] / max(RELATIVE[one] for one in floats)
+    return _with_note(msgspec.structs.replace(row, tolerance=row.tolerance * share))
+
+
+def _with_note(row: Agreement) -> Agreement:
+    return msgspec.structs.replace(row, note="; ".join(filter(None, (row.note, wording.LOWER_DTYPE))))
 
 
 def _is_lower(one: torch.dtype, other: torch.dtype) -> bool:

@@ -12,7 +12,14 @@ import torch
 
 from exportdoctor.worker.numbers.file_weights import FileWeights, read_graph
 from exportdoctor.worker.numbers.node_sessions import NodeSessions
-from exportdoctor.worker.numbers.step_graph import Effect, GraphStep, StepGraph, UnrunnableStep, to_float64
+from exportdoctor.worker.numbers.step_graph import (
+    Effect,
+    GraphStep,
+    StepGraph,
+    UnrunnableStep,
+    lowest_of,
+    to_float64,
+)
 from exportdoctor.worker.translate.failed_node import onnx_fact
 from exportdoctor.worker.translate.onnx_session import FLOATS_OF_8_BITS, torch_dtypes
 
@@ -37,11 +44,12 @@ def onnx_steps(path: Path) -> StepGraph:
     embedded = {name: one for name, one in held.items() if name not in places and name not in known}
     made = NodeSessions(model, embedded)
     steps = []
+    short = _short_values(graph)
     for node in graph.node:
         if node.op_type == "Constant" and (value := _constant(node)) is not None:
             known[node.output[0]] = value
         else:
-            steps.append(_step(node, made, known))
+            steps.append(_step(node, made, known, short))
     return StepGraph(
         steps=steps,
         constants=FileWeights(known, in_file, places),
@@ -50,6 +58,37 @@ def onnx_steps(path: Path) -> StepGraph:
         weights={name: name for name in held},
         join=made.run_joined,
     )
+
+
+_NO_FLOATS = frozenset({"Shape", "Size", "ArgMax", "ArgMin", "NonZero", "Equal", "Less", "LessOrEqual", "Greater",
+                        "GreaterOrEqual", "Not", "And", "Or", "IsNaN", "IsInf"})  # fmt: skip
+"""Operators that give whole numbers or truth values, whatever they take."""
+
+
+def _short_values(graph: Any) -> dict[str, torch.dtype]:
+    """The values in a floating-point dtype of fewer than 32 bits: as the file declares them, as a Cast gives them, and
+    what is computed from such values."""
+    found: dict[str, torch.dtype] = {}
+
+    def note(name: str, kind: int) -> None:
+        dtype = torch_dtypes().get(kind)
+        if dtype is not None and dtype.is_floating_point and dtype.itemsize < 4:
+            found[name] = dtype
+
+    for one in graph.initializer:
+        note(one.name, one.data_type)
+    for one in graph.input:
+        note(one.name, one.type.tensor_type.elem_type)
+    for node in graph.node:
+        attributes = {one.name: one for one in node.attribute}
+        if node.op_type == "Cast":
+            note(node.output[0], attributes["to"].i)
+        elif node.op_type == "Constant" and "value" in attributes:
+            note(node.output[0], attributes["value"].t.data_type)
+        elif node.op_type not in _NO_FLOATS:
+            dtype = lowest_of(found.get(name) for name in node.input)
+            found.update(dict.fromkeys(filter(None, node.output), dtype) if dtype is not None else {})
+    return found
 
 
 def _constant(node: Any) -> torch.Tensor | None:
@@ -72,7 +111,9 @@ def _tensor(proto: Any) -> torch.Tensor | None:
         return torch.from_numpy(array)
 
 
-def _step(node: Any, made: NodeSessions, known: Mapping[str, torch.Tensor]) -> GraphStep:
+def _step(
+    node: Any, made: NodeSessions, known: Mapping[str, torch.Tensor], short: Mapping[str, torch.dtype]
+) -> GraphStep:
     inputs = tuple(dict.fromkeys((*filter(None, node.input), *_outer_names(node))))
     effect: Effect = "random" if node.op_type in _RANDOM or _drops(node, known) else "new"
     return GraphStep(
@@ -84,6 +125,7 @@ def _step(node: Any, made: NodeSessions, known: Mapping[str, torch.Tensor]) -> G
         fact=functools.cache(lambda: onnx_fact(node)),
         run_in_float64=None if node.op_type == "Cast" else lambda values: _reference(node, made, values),
         effect=effect,
+        reads=lowest_of(short.get(name) for name in (*inputs, *node.output)),
         node=node if made.can_join(node) and effect == "new" and node.op_type not in _LISTS else None,
     )
 

@@ -52,6 +52,11 @@ class Rung:
             self.read = onnx_steps(self.file)
         return self.read
 
+    @property
+    def computes_in(self) -> torch.dtype | None:
+        """The lowest dtype of fewer than 32 bits in which a file computes something, where that is known."""
+        return None if self.program is not None else self.steps({}).lowest
+
     def inputs(self, graph: StepGraph, inputs: Inputs) -> dict[str, Any]:
         """A call's inputs by their names in the graph."""
         if self.program is not None:

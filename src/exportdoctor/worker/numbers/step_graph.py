@@ -27,7 +27,8 @@ class UnrunnableStep(Exception):
 class GraphStep:
     """One node. `run` takes the values of `inputs` by name and gives those of `outputs`, in order.
 
-    `node` is what a graph's `join` needs of it; None for one that always runs alone.
+    `node` is what a graph's `join` needs of it; None for one that always runs alone. `reads`: the lowest dtype of fewer
+    than 32 bits in which what it takes was computed, where that is known.
     """
 
     name: str
@@ -39,6 +40,7 @@ class GraphStep:
     run_in_float64: Callable[[Mapping[str, Any]], Any] | None = None
     effect: Effect = "new"
     node: Any = None
+    reads: torch.dtype | None = None
 
 
 Join = Callable[[Sequence[GraphStep], Sequence[str], Mapping[str, Any]], Sequence[Any]]
@@ -61,6 +63,27 @@ class StepGraph:
 
     def __post_init__(self) -> None:
         self.producer = {name: place for place, step in enumerate(self.steps) for name in step.outputs}
+
+    @property
+    def lowest(self) -> torch.dtype | None:
+        """The lowest dtype of fewer than 32 bits in which any of it computes, where that is known."""
+        return lowest_of(step.reads for step in self.steps)
+
+    def reshape_patterns(self) -> set[str]:
+        """The constants that are nothing but the shape for a Reshape, in which 0 stands for the input's size and -1 for
+        what is left: other numbers of the same meaning."""
+        takers: dict[str, list[GraphStep]] = {}
+        for step in self.steps:
+            for name in step.inputs:
+                takers.setdefault(name, []).append(step)
+        return {
+            name
+            for name, steps in takers.items()
+            if name in self.constants
+            and name not in self.outputs
+            and all(step.op == "Reshape" and step.inputs[1:2] == (name,) for step in steps)
+            and bool((self.constants[name] <= 0).any())
+        }
 
     @property
     def changes_values(self) -> bool:
@@ -92,6 +115,12 @@ class StepGraph:
                 kept.add(place)
                 needed.update(step.inputs)
         return kept
+
+
+def lowest_of(dtypes: Iterable[torch.dtype | None]) -> torch.dtype | None:
+    """The one of the largest unit in the last place, None for none."""
+    found = [one for one in dtypes if one is not None]
+    return max(found, key=lambda one: torch.finfo(one).eps, default=None)
 
 
 OnValue = Callable[[str, Any, GraphStep, Float64Run | None], None]

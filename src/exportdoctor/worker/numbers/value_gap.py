@@ -57,9 +57,11 @@ class Gap:
         return not self.trouble and self.absolute <= self.allowed
 
 
-def gap_between(found: Any, wanted: torch.Tensor, *, whole: bool = False) -> Gap:
+def gap_between(
+    found: Any, wanted: torch.Tensor, *, whole: bool = False, computed_in: torch.dtype | None = None
+) -> Gap:
     """Of one operation; of a `whole` run by what is allowed of a stage's outputs. Floats of two dtypes are held to what
-    the lower one allows.
+    the lower one allows, or that in which they were computed.
 
     Of equal values `allowed` is what any value is allowed at least: its rows and channels are not looked at.
     """
@@ -73,7 +75,8 @@ def gap_between(found: Any, wanted: torch.Tensor, *, whole: bool = False) -> Gap
     if found.dtype != wanted.dtype and _UNSIGNED & {found.dtype, wanted.dtype} and not wanted.is_complex():
         return _gap_of_whole_numbers(found, wanted)
     shares = RELATIVE if whole else _SHARES
-    share = max(shares.get(one.dtype, shares[torch.float32]) for one in (found, wanted))
+    dtypes = (found.dtype, wanted.dtype, *([computed_in] if computed_in is not None else []))
+    share = max(shares.get(one, shares[torch.float32]) for one in dtypes)
     quick = _quick_gap(found, wanted, share)
     if quick is not None:
         return quick

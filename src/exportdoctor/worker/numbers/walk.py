@@ -21,7 +21,7 @@ from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.numbers_ladder import CauseKind, Excuse, LadderCause, LadderValue, Side
 from exportdoctor.report.wording.ladder import not_finite
 from exportdoctor.worker.numbers.cause import join_facts, make_cause
-from exportdoctor.worker.numbers.step_graph import Float64Run, GraphStep, StepGraph, UnrunnableStep
+from exportdoctor.worker.numbers.step_graph import Float64Run, GraphStep, StepGraph, UnrunnableStep, lowest_of
 from exportdoctor.worker.numbers.value_gap import (
     Gap,
     chooses_or_writes,
@@ -72,6 +72,7 @@ class Walk:
     def expect(self, names: Iterable[str]) -> None:
         """The values of the candidate that will be compared, once each."""
         awaited = {name for name in names if name in self.graph.producer or name in self.graph.constants}
+        awaited -= self.graph.reshape_patterns()
         self._awaited = awaited
         self._alive = self.graph.without_dead_steps(awaited)
         self._uses = Counter(name for place in self._alive for name in self.graph.steps[place].inputs)
@@ -136,9 +137,9 @@ class Walk:
         step = self.graph.step_of(name)
         fact = join_facts(step.fact() if step else None, other)
         try:
-            before = len(self._ran)
+            before = set(self._ran)
             self._make(name)
-            steps = max(1, len(self._ran) - before)
+            ran = self._ran - before
             fed, own = self._fed[name], (self._own or self._fed)[name]
         except UnrunnableStep as error:
             self.ended = str(error)
@@ -150,7 +151,8 @@ class Walk:
         if wanted.is_complex() and isinstance(fed, torch.Tensor) and not fed.is_complex():
             wanted, run = torch.view_as_real(wanted.resolve_conj()), None  # as ONNX files hold complex numbers
         identical = same_bits(fed, wanted)
-        local = no_gap(wanted) if identical else gap_between(fed, wanted)
+        short = lowest_of(self.graph.steps[place].reads for place in ran)
+        local = no_gap(wanted) if identical else gap_between(fed, wanted, computed_in=short)
         inherited = local if own is fed else inherited_gap(own, wanted, local)
         if self._own is None and not identical:  # values that share memory share it in the other run, too
             self._own = self._copy_of_all() if self._in_order else dict(self._fed)
@@ -170,10 +172,12 @@ class Walk:
                 excuse = "rounding" if rounding else ""
         self._note(name, fact, local, inherited, excuse)
         if name in self.graph.outputs:
-            self._agreeing[name] = bool(excuse) or gap_between(own, wanted, whole=True).holds
+            self._agreeing[name] = bool(excuse) or (
+                gap_between(own, wanted, whole=True, computed_in=self.graph.lowest).holds
+            )
         if not local.holds and not excuse:
             kind: CauseKind = "value" if fact.op else "weight"
-            self.blame(kind, gap_in_words(name, local, fed, wanted), fact, right=right, steps=steps)
+            self.blame(kind, gap_in_words(name, local, fed, wanted), fact, right=right, steps=max(1, len(ran)))
         if self.cause is None and not excuse and inherited.absolute >= LARGEST and _left_the_numbers(own, wanted):
             self.blame("value", not_finite(name), fact)
         nearly = not excuse and not inherited.holds and is_tie(op, own, wanted, inputs, slack=_NEARLY)

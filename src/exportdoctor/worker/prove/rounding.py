@@ -115,6 +115,19 @@ def widen_to_rounding(module: torch.nn.Module, sets: Sequence[InputSet], rows: S
     return [widen(one, row) for one, row in zip(sets, rows, strict=True)]
 
 
+def excuse_rounding(module: torch.nn.Module, sets: Sequence[InputSet], rows: Sequence[Agreement]) -> list[Agreement]:
+    """As `widen_to_rounding`, for drawn sets in any dtype: what rounding moves by itself is its tolerance there."""
+    rows = widen_to_rounding(module, sets, rows)
+    kept, _, _ = leave_out_rounding(module, sets, rows)
+    moved = {id(one) for one in sets} - {id(one) for one in kept}
+    return [
+        msgspec.structs.replace(row, tolerance=max(row.tolerance, row.max_abs), note=MOVED_BY_ROUNDING)
+        if id(one) in moved
+        else row
+        for one, row in zip(sets, rows, strict=True)
+    ]
+
+
 def has_halves(one: InputSet) -> bool:
     """Whether an output is in float16 or bfloat16."""
     return any(tensor.dtype in _HALVES for tensor in tensors_in([result.output for result in one.results]))
