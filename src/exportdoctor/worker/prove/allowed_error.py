@@ -13,7 +13,15 @@ import functools
 
 import torch
 
-from exportdoctor.worker.prove.quick_difference import FEWEST, GAP, LARGE, SMALLEST_SCALE, plain_scales, without_copies
+from exportdoctor.worker.prove.quick_difference import (
+    FEWEST,
+    GAP,
+    LARGE,
+    SMALLEST_SCALE,
+    copies_within,
+    plain_scales,
+    without_copies,
+)
 
 RELATIVE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """The share of an element's scale by which a program may differ, by the dtype of eager's output.
@@ -48,7 +56,9 @@ def allowed_where_computed(wanted: torch.Tensor, share: float | None = None) -> 
         return share * torch.maximum(sizes, scale).clamp_min(SMALLEST_SCALE), torch.ones_like(sizes, dtype=torch.bool)
     finite, filled = sizes.isfinite(), is_fill_value(wanted)
     sizes, counted = torch.where(finite, sizes, 0.0), finite & ~filled
-    computed = share * torch.maximum(sizes, _scale_of_slices(sizes, counted)).clamp_min(SMALLEST_SCALE)
+    computed = share * torch.maximum(sizes, _scale_of_slices(sizes, counted, copies_within(wanted.dtype))).clamp_min(
+        SMALLEST_SCALE
+    )
     constant = _FILL_UNITS * torch.finfo(wanted.dtype).eps * sizes
     return torch.where(filled, constant, torch.where(finite, computed, 0.0)), counted
 
@@ -56,14 +66,17 @@ def allowed_where_computed(wanted: torch.Tensor, share: float | None = None) -> 
 def is_fill_value(values: torch.Tensor) -> torch.Tensor:
     """Which elements stand for "nothing here": finite, and a factor of 128 or more above all computed ones.
 
-    Where fewer than eight elements would be left as computed, only magnitudes above 8192 count as fill values.
+    Where fewer than eight elements would be left as computed, copies counted once, only magnitudes above 8192 count as
+    fill values.
     """
     sizes = values.detach().to(torch.float64).abs()
     seen = sizes.isfinite() & (sizes > 0)
     orders = torch.frexp(torch.where(seen, sizes, 1.0)).exponent.to(torch.int64)
-    counts = torch.bincount((orders[seen] + _LOWEST).flatten(), minlength=1)
+    kept = without_copies(sizes, copies_within(values.dtype)) if values.is_floating_point() else sizes
+    counted = kept[kept.isfinite() & (kept > 0)]
+    counts = torch.bincount((torch.frexp(counted).exponent.to(torch.int64) + _LOWEST).flatten(), minlength=1)
     present = counts.nonzero().flatten()
-    zeros = int((sizes == 0).sum())
+    zeros = int((kept == 0).sum())
     for below, above in reversed(list(zip(present[:-1].tolist(), present[1:].tolist(), strict=True))):
         computed = int(counts[: below + 1].sum()) + zeros
         if above - below > GAP and (computed >= FEWEST or above - _LOWEST > LARGE):
@@ -71,7 +84,7 @@ def is_fill_value(values: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(seen)
 
 
-def _scale_of_slices(sizes: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
+def _scale_of_slices(sizes: torch.Tensor, counted: torch.Tensor, within: float) -> torch.Tensor:
     """For each element the smallest of its slices' largest counted magnitudes: its row, and along each dimension."""
     if not sizes.numel():
         return sizes
@@ -79,7 +92,7 @@ def _scale_of_slices(sizes: torch.Tensor, counted: torch.Tensor) -> torch.Tensor
     whole = known.max()
     scale = whole.expand(sizes.shape)
     every = tuple(range(sizes.dim()))
-    kept = without_copies(torch.where(counted, sizes, -1.0))
+    kept = without_copies(torch.where(counted, sizes, -1.0), within)
     known, counted = kept.clamp_min(0), kept >= 0
     rests = [tuple(other for other in every if other != dim) for dim in every]
     for dims in (*rests, every[-1:]) if sizes.dim() > 1 else ():

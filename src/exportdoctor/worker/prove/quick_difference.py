@@ -27,6 +27,11 @@ LARGE = 13
 GAP = 7
 """Empty binary orders of magnitude (a factor of 128) that separate fill values from computed ones."""
 
+_UNITS, _UNITS_OF_HALVES = 64, 2
+"""By so many units in the last place copies may differ, and by so many of float16 and bfloat16."""
+
+_MOST_COPIES = 0.9
+
 MANY = 4096
 """From so many elements on it is worth to look for the quick way."""
 
@@ -60,13 +65,14 @@ def find_quick_difference(
     """Of values of the same shape and dtype, on one device. None where it has to be looked for element by element."""
     if found.dtype != wanted.dtype or wanted.dtype not in _SHORT or found.device != wanted.device:
         return None
+    within = copies_within(wanted.dtype)
     found, wanted = (value.detach().to(torch.float32) for value in (found, wanted))
     apart = torch.sub(found, wanted, out=memory("apart", wanted))
     low, high = (float(one) for one in torch.aminmax(apart))
     if not isfinite(largest := abs(max(-low, high, 0.0))):
         return None
     sizes = torch.abs(wanted, out=memory("sizes", wanted))
-    scales = _plain_scales(sizes)
+    scales = _plain_scales(sizes, within)
     if scales is None:
         return None
     if largest > share * max(min(float(one.min()) for one in scales), SMALLEST_SCALE):
@@ -94,10 +100,11 @@ def plain_scales(wanted: torch.Tensor) -> list[torch.Tensor] | None:
     is finite and nothing is a fill value. None where that is not so, or is not known in a few passes."""
     if wanted.dtype not in _SHORT or not wanted.numel():
         return None
-    return _plain_scales(wanted.detach().to(torch.float32).abs())
+    return _plain_scales(wanted.detach().to(torch.float32).abs(), copies_within(wanted.dtype))
 
 
-def _plain_scales(sizes: torch.Tensor) -> list[torch.Tensor] | None:
+def _plain_scales(sizes: torch.Tensor, within: float) -> list[torch.Tensor] | None:
+    sizes = without_copies(sizes, within)
     whole, scales = slice_scales(sizes)
     if not isfinite(whole) or may_hold_fill_values(sizes, whole):
         return None
@@ -162,25 +169,39 @@ def _gaps(counts: torch.Tensor) -> list[tuple[int, int]]:
     return [(below, above) for below, above in pairwise(present) if above - below > GAP]
 
 
-def without_copies(values: torch.Tensor) -> torch.Tensor:
-    """The values, of size one along each dimension along which all of them are equal: many copies of a small number
-    say no more of the numbers that it was computed from than one does."""
-    for dim in range(values.dim()):
-        first = values.narrow(dim, 0, min(1, values.shape[dim]))
-        if values.shape[dim] > 1 and torch.equal(first, values.narrow(dim, 1, 1)) and bool((values == first).all()):
-            values = first
-    return values
+def copies_within(dtype: torch.dtype) -> float:
+    """The share by which copies may differ, which kernels compute in other orders at the ends of a tensor."""
+    return (_UNITS_OF_HALVES if torch.finfo(dtype).bits < 32 else _UNITS) * torch.finfo(dtype).eps
+
+
+def without_copies(sizes: torch.Tensor, within: float) -> torch.Tensor:
+    """The magnitudes, of size one along each dimension along which all of them are equal but for a share of `within`:
+    many copies of a small number say no more of the numbers that it was computed from than one does."""
+    for dim in range(sizes.dim()):
+        if sizes.shape[dim] > 1 and sizes.numel():
+            first = sizes.narrow(dim, 0, 1)
+            if _are_copies(first, sizes.narrow(dim, 1, 1), within) and _are_copies(first, sizes, within):
+                sizes = first
+    return sizes
+
+
+def _are_copies(first: torch.Tensor, sizes: torch.Tensor, within: float) -> bool:
+    """Whether nearly all are equal to the first; the others, which may be sums that nearly vanish, within that share of
+    the largest."""
+    apart = (sizes - first).abs()
+    if not bool((apart <= within * first.abs().max()).all()):
+        return False
+    return int((apart <= within * first.abs()).sum()) >= _MOST_COPIES * apart.numel()
 
 
 def slice_scales(sizes: torch.Tensor) -> tuple[float, list[torch.Tensor]]:
     """The largest of these magnitudes, and those of the slices that give an element its scale, where all are counted.
 
-    Slices of fewer than eight elements have the whole output's scale, and are left out; copies are not counted.
+    Slices of fewer than eight elements have the whole output's scale, and are left out.
     """
     if sizes.dim() < 2:
         return float(sizes.max()), []
     every = tuple(range(sizes.dim()))
-    sizes = without_copies(sizes)
     rows = sizes.amax(-1, keepdim=True)
     scales = [rows] if sizes.shape[-1] >= FEWEST else []
     for dim in every:
