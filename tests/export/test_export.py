@@ -120,7 +120,7 @@ def test_a_prescription_holds_for_the_exporter_and_the_versions_that_it_was_made
     report = {"parts": [part], "environment": {**here, **versions}}
     (tmp_path / "runs" / "run" / "report.json").write_bytes(encode(report))
     if not said:
-        assert find_prescription(TINY, "text") == ("mask-without-vmap",)
+        assert find_prescription(TINY, "text").names == ("mask-without-vmap",)
         return
     with pytest.raises(UsageError) as caught:
         find_prescription(TINY, "text")
@@ -142,7 +142,7 @@ def test_a_part_that_fails_in_a_later_stage_is_exported_as_it_is_where_no_scan_k
             folder.append(RunStarted(run=run, target=TargetRef(ref=TINY), options=ScanOptions(), version="0"))
             folder.append(PartFinished(part="text", verdict=part.verdict, exporter="export", seconds=1, asked=1))
         (tmp_path / "runs" / run / "report.json").write_bytes(encode({"parts": [part], "environment": {}}))
-    assert find_prescription(TINY, "text") == (("mask-without-vmap",) if prescribes else ())
+    assert find_prescription(TINY, "text").names == (("mask-without-vmap",) if prescribes else ())
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_scan_is_of_the_file_or_folder_and_not_of_its_name(
     part = PartRecord(name="default", verdict="passes", exporter="export", seconds=1)
     (tmp_path / "home" / "runs" / "run" / "report.json").write_bytes(encode({"parts": [part], "environment": {}}))
     if is_known:
-        assert find_prescription(asked, "default") == ()
+        assert find_prescription(asked, "default").names == ()
         return
     with pytest.raises(UsageError, match="has not been scanned"):
         find_prescription(asked, "default")

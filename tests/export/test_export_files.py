@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -581,3 +582,81 @@ def test_a_target_that_hangs_on_other_inputs_is_stopped(tmp_path: Path) -> None:
     said = done.stderr
     assert any(words in said for words in ("hang", "did nothing", "takes longer than 4")), said
     assert not (tmp_path / "default.pt2").exists()
+
+
+GATE = """\
+import torch
+from torch import nn
+
+
+class Gate(nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            return x * 2
+        return x
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin, self.gate = nn.Linear(4, 4), Gate()
+
+    def forward(self, x):
+        return self.gate(self.lin(x))
+
+
+def build():
+    torch.manual_seed(0)
+    return Net().eval(), (torch.randn(3, 4),), {}, ({0: torch.export.Dim("b")},)
+"""
+
+GATE_SHIMS = """\
+from contextlib import contextmanager
+
+import torch
+from gate import Gate
+
+from exportdoctor.shims import Cure, Shim
+
+
+@contextmanager
+def enter(call):
+    before = Gate.forward
+    Gate.forward = lambda self, x: torch.where(x.sum() > 0, x * 2, x)
+    try:
+        yield call
+    finally:
+        Gate.forward = before
+
+
+CURES = (Cure(kinds=("data_dependent_guard",)),)
+SHIMS = (Shim(id="my-gate", title="Mine", soundness="exact", enter=enter, cures=CURES),)
+"""
+
+
+@pytest.mark.long
+def test_a_users_shim_is_found_by_the_commands_that_the_scan_prints(tmp_path: Path) -> None:
+    (tmp_path / "gate.py").write_text(GATE)
+    (tmp_path / "my_shims.py").write_text(GATE_SHIMS)
+    home = {"EXPORTDOCTOR_HOME": str(tmp_path / "home"), "COLUMNS": "400"}
+
+    def ask(*words: str) -> subprocess.CompletedProcess[str]:
+        whole = [sys.executable, "-m", "exportdoctor", *words]
+        return subprocess.run(whole, cwd=tmp_path, env=os.environ | home, capture_output=True, text=True, check=False)
+
+    scanned = ask("scan", "gate.py:build", "--shims", "my_shims.py", "--no-alternatives", "-q", "--format", "brief")
+    printed = re.search(r"exportdoctor (export gate.py:build .*?-o \S+pt2)", scanned.stdout)
+    assert printed, scanned.stdout
+    words = shlex.split(printed[1])
+    assert ["--shims", str(tmp_path / "my_shims.py")] == words[2:4]
+    exported = ask(*words, "-q")
+    assert exported.returncode == 0, exported.stdout + exported.stderr
+    assert "my-gate (exact)" in exported.stdout
+    asked = ask("numbers", "gate.py:build", "--against", "model.pt2", "-q")
+    assert asked.returncode == 0, asked.stdout + asked.stderr
+    before = (tmp_path / "model.pt2").read_bytes()
+    failed = ask("export", "gate.py:build", "--to", "pt2", "--shims", "none", "-o", "model.pt2", "-q")
+    assert failed.returncode == 1
+    assert "shims   none\n" in failed.stdout
+    assert "model.pt2 is of an earlier export" in failed.stdout
+    assert (tmp_path / "model.pt2").read_bytes() == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,10 @@ SHIMS = (Shim(id="mine", title="Mine", soundness="exact", enter=enter, cures=(Cu
 
 
 class Plain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.full((300, 3), 1.5).T)
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * 2
 
@@ -70,6 +75,22 @@ def leaves_a_patch(given: ExportCall) -> Iterator[ExportCall]:
 
 
 @contextmanager
+def leaves_numbers(given: ExportCall) -> Iterator[ExportCall]:
+    with torch.no_grad():
+        given.module.scale.mul_(2)  # type: ignore[operator, union-attr]
+    yield given
+
+
+@contextmanager
+def restores_numbers(given: ExportCall) -> Iterator[ExportCall]:
+    with torch.no_grad():
+        given.module.scale.mul_(2)  # type: ignore[operator, union-attr]
+    yield given
+    with torch.no_grad():
+        given.module.scale.div_(2)  # type: ignore[operator, union-attr]
+
+
+@contextmanager
 def yields_nothing(given: ExportCall) -> Iterator[None]:
     yield None
 
@@ -87,6 +108,14 @@ def test_a_file_of_shims_joins_the_registry(tmp_path: Path) -> None:
     found = sh.find("mine", files=[str(file)])
     assert (found.id, found.provider) == ("mine", "user")
     assert sh.registry([str(file)])[-1].id == found.id
+
+
+def test_a_file_of_shims_may_import_what_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "beside_my_shims.py").write_text("NAME = 'mine'\n")
+    file = tmp_path / "my_shims.py"
+    file.write_text(f"from beside_my_shims import NAME\n{FILE}".replace('id="mine"', "id=NAME"))
+    assert sh.find("mine", files=[str(file)]).file == str(file)
 
 
 @pytest.mark.parametrize(
@@ -127,6 +156,7 @@ def test_a_pattern_that_could_never_match_is_refused_in_one_line(tmp_path: Path,
         (raises_on_exit, "the shim mine could not be left: ValueError: no exit"),
         (leaves_an_attribute, r"the shim mine did not restore the module\.forward"),
         (leaves_a_patch, r"the shim mine did not restore torch\.nn\.functional\.relu"),
+        (leaves_numbers, r"the shim mine did not restore the module\.scale"),
         (yields_nothing, "the shim mine yields a NoneType"),
     ],
 )
@@ -143,8 +173,9 @@ def test_a_leak_does_not_hide_the_failure_of_the_body() -> None:
 
 
 @pytest.mark.slow
-def test_a_well_behaved_shim_is_not_accused() -> None:
-    with sh.apply_shims((shim(quiet),), call()) as changed:
+@pytest.mark.parametrize("enter", [quiet, restores_numbers])
+def test_a_well_behaved_shim_is_not_accused(enter: object) -> None:
+    with sh.apply_shims((shim(enter),), call()) as changed:
         assert sh.export_program(changed) is not None
 
 

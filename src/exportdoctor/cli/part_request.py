@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,15 @@ from exportdoctor.process.supervise import Limits
 from exportdoctor.report.result_tables import RESULT_FORMS
 
 if TYPE_CHECKING:
+    from exportdoctor.export.find_prescription import FoundShims
     from exportdoctor.targets import Plan
 
 
 SHIMS = click.option(
     "--shims",
-    metavar="A+B",
-    help="Shims of the export, or `none`. Default: the newest scan's prescription.",
+    metavar="A+B|FILE",
+    help="Shims of the export, with the Python files that define your own, or `none`. Default: the newest scan's "
+    "prescription.",
 )
 FORM = click.option(
     "--format", "form", type=click.Choice(RESULT_FORMS), default="text", show_default=True, help="Format."
@@ -46,16 +49,23 @@ def resolve_with_values(target: str, part: str, options: BuildOptions) -> tuple[
     return ref, plan
 
 
-def known_shims(target: str, part: str, given: str | None) -> tuple[str, ...]:
-    """Those that are given; else those of the newest scan of this part, none where there is no scan that cures it."""
-    from exportdoctor.export.find_prescription import find_prescription
+def known_shims(target: str, part: str, given: str | None) -> FoundShims:
+    """Those that are given, of which a name with .py is a file; else those of the newest scan of this part, none where
+    there is no scan that cures it. Raises UsageError for a file that cannot be imported."""
+    from exportdoctor.engine.shim_files import check_shim_files
+    from exportdoctor.export.find_prescription import FoundShims, find_prescription
 
-    if given is not None:
-        return tuple(name.strip() for name in given.split("+") if name.strip() not in ("", "none"))
-    try:
-        return find_prescription(target, part)
-    except UsageError:
-        return ()
+    if given is None:
+        try:
+            found = find_prescription(target, part)
+        except UsageError:
+            return FoundShims()
+    else:
+        names = [name.strip() for name in given.split("+") if name.strip() not in ("", "none")]
+        files = tuple(os.path.abspath(name) for name in names if name.endswith(".py"))
+        found = FoundShims(tuple(name for name in names if not name.endswith(".py")), files)
+    check_shim_files(found.files)
+    return found
 
 
 def check_file(against: str | None) -> Path | None:

@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -15,6 +16,7 @@ from exportdoctor.core.run.report import PartRecord
 from exportdoctor.core.scan_options import DEFAULTS
 from exportdoctor.core.versions import installed_version
 from exportdoctor.process.interpreter import handed_over
+from exportdoctor.report.wording.cures import files_of
 from exportdoctor.store.runs import RunSummary, list_runs, sources_of
 from exportdoctor.targets import split_factory, target_path
 
@@ -30,8 +32,15 @@ class _Slice(msgspec.Struct, frozen=True):
     environment: dict[str, str] = {}
 
 
-def find_prescription(target: str, part: str) -> tuple[str, ...]:
-    """The ids of the newest finished scan's prescription for the part; none where it exports as it is,
+class FoundShims(NamedTuple):
+    """The ids of shims, and the files that define those of the user's own."""
+
+    names: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+
+def find_prescription(target: str, part: str) -> FoundShims:
+    """The shims of the newest finished scan's prescription for the part; none where it exports as it is,
     also where a later stage fails and no scan knows shims for that.
 
     A scan counts if it asked the exporter that writes files, with the versions that are installed. Raises UsageError
@@ -49,13 +58,13 @@ def find_prescription(target: str, part: str) -> tuple[str, ...]:
             others = others or other
             continue
         if record.verdict == "passes":
-            return ()
+            return FoundShims()
         if record.prescription is not None:
-            return record.prescription.shims
+            return FoundShims(record.prescription.shims, files_of(record.prescription.steps))
         exports |= record.root_stages.get("export") == "pass"  # and fails in a later stage, or with other numbers
         failing = True
     if exports:
-        return ()
+        return FoundShims()
     if failing:
         raise UsageError(
             f"No scan of {target} found shims with which part {part} exports",

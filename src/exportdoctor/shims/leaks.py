@@ -1,7 +1,8 @@
 """Finds attributes that a shim did not restore: compares snapshots from before and after it.
 
-A snapshot covers the modules of the call, functions and classes of torch's and transformers' loaded modules, torch's
-pytree registries and its settings. What only grew by being used, such as a cache, is no leak.
+A snapshot covers the modules of the call with some numbers of each parameter and buffer, functions and classes of
+torch's and transformers' loaded modules, torch's pytree registries and its settings. What only grew by being used, such
+as a cache, is no leak.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ Snapshot = dict[Place, int]
 """The identity of the value at each place; its owner keeps it alive."""
 
 _PACKAGES = ("torch", "transformers")
+_NUMBERS = 64
 _WATCHED = (FunctionType, type, bool, int, float, str, property, classmethod, staticmethod, type(None))
 _COUNTERS = ("torch._dynamo.mutation_guard.GenerationTracker", "torch._subclasses.meta_utils.DESCRIBER_NEXT_ID")
 """Classes and attributes that count what torch compiled, as flex attention is, and the fake tensors that it made."""
@@ -32,6 +34,8 @@ def snapshot(call: ExportCall) -> Snapshot:
     found: Snapshot = {}
     for name, module in call.module.named_modules():
         found.update({(name or "the module", key): id(value) for key, value in vars(module).items()})
+        for key, value in {**module._parameters, **module._buffers}.items():
+            found[name or "the module", key] = hash((id(value), _some_numbers(value)))
         config = getattr(module, "config", None)
         if hasattr(config, "__dict__"):
             found.update({(f"{name}.config", key): id(value) for key, value in vars(config).items()})
@@ -45,6 +49,20 @@ def snapshot(call: ExportCall) -> Snapshot:
         )
     found.update({(owner, name): hash(value) for owner, name, value in _settings()})
     return found
+
+
+def _some_numbers(value: Any) -> bytes:
+    """Some numbers of a tensor, at equal distances; none where it has no values."""
+    import torch
+
+    if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.is_meta or value.layout != torch.strided:
+        return b""
+    if value.is_quantized or not value.numel():
+        return b""
+    with torch.no_grad():
+        places = torch.arange(0, value.numel(), max(1, value.numel() // _NUMBERS), device=value.device)
+        some = value.detach()[torch.unravel_index(places, value.shape)] if value.dim() else value.detach().reshape(1)
+        return some.cpu().view(torch.uint8).numpy().tobytes()
 
 
 def changed_places(before: Snapshot, after: Snapshot) -> set[Place]:

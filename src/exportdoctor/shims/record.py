@@ -85,6 +85,7 @@ class Shim:
 
     `wants` are definitions, `package.module:name`, that must be installed. `problem` is why a provider's shim cannot be
     used at all, empty if it can. One that is `late` is applied after those that are not: it looks at what they leave.
+    `file` is the user's file that it comes from, empty for others.
     """
 
     id: str
@@ -104,6 +105,7 @@ class Shim:
     wants: tuple[str, ...] = ()
     problem: str = ""
     late: bool = False
+    file: str = ""
 
     def apply(self, call: ExportCall) -> AbstractContextManager[ExportCall]:
         """Within it the shim holds; what it yields is the call to export. Raises NotApplicable."""

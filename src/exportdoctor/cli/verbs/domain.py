@@ -91,8 +91,10 @@ def domain(
         options = BuildOptions(inputs=absolute_inputs(inputs), **build)
         ref, plan = resolve_with_values(target, part, options)
         part = part or plan.parts[0]
-        names = known_shims(target, part, shims)
-        request = DomainRequest(target=ref, part=part, against=str(given or ""), shims=names, seconds=seconds)
+        names, files = known_shims(target, part, shims)
+        request = DomainRequest(
+            target=ref, part=part, against=str(given or ""), shims=names, shim_files=files, seconds=seconds
+        )
     result: DomainResult = ask_worker(
         "worker.domain.domain_server",
         request,

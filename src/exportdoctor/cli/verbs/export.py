@@ -26,6 +26,7 @@ from exportdoctor.core.versions import installed_version
 
 if TYPE_CHECKING:
     from exportdoctor.core.protocol.export import ExportRequest
+    from exportdoctor.export.find_prescription import FoundShims
 
 _NONE = "none"
 
@@ -143,6 +144,8 @@ def export(context: click.Context, /, **given: Any) -> int:
     made = export_part(request, output=output, command=command, doing=show, building=limits)
     lines = [wording.export_headline(request, made.result), *wording.export_lines(request, made.result, made.shims)]
     lines += [f"  wrote   {path}" for path in made.placed]
+    if not made.result.files and output.exists():
+        lines.append(wording.left_from_before(str(output)))
     text = "\n".join(lines) + "\n"
     write_out(wording.to_ascii(text) if style_of(sys.stdout).ascii else text)
     return ExitCode.EXPORTS if made.result.verdict == "proved" or made.result.fixed else ExitCode.FINDINGS
@@ -163,14 +166,15 @@ def _read_request(arguments: ExportArguments) -> tuple[ExportRequest, Path]:
             hint="Give --weights random, or the folder with its *.safetensors files",
         )
     output = _output(arguments, part)
+    names, files = _shims(arguments, part)
     request = ExportRequest(
         target=msgspec.structs.replace(target, parts=(part,)),
         part=part,
         to=arguments.to,
         folder="",
         stem=output.name.removesuffix(f".{arguments.to}"),
-        shims=_shims(arguments, part),
-        shim_files=arguments.shim_files,
+        shims=names,
+        shim_files=files,
         opset=arguments.opset or 0,
         external_data=arguments.external_data,
         split=arguments.split,
@@ -188,25 +192,27 @@ def _output(arguments: ExportArguments, part: str) -> Path:
     return output
 
 
-def _shims(arguments: ExportArguments, part: str) -> tuple[str, ...]:
+def _shims(arguments: ExportArguments, part: str) -> FoundShims:
     """The shims named on the command line, else those of the prescription; checked to exist, fit and go together."""
     from exportdoctor.engine.shim_files import check_shim_files
-    from exportdoctor.export.find_prescription import find_prescription
+    from exportdoctor.export.find_prescription import FoundShims, find_prescription
     from exportdoctor.shims import find, find_conflict, installed_versions
 
-    check_shim_files(arguments.shim_files)
-    given = arguments.shim_names
-    names = find_prescription(arguments.target, part) if given is None else given
+    found = FoundShims(arguments.shim_names or ())
+    if arguments.shim_names is None:
+        found = find_prescription(arguments.target, part)
+    found = FoundShims(found.names, arguments.shim_files or found.files)
+    check_shim_files(found.files)
     versions = installed_versions()
     # the axes of static-dim:AXIS are known when the part is built
-    static = [name for name in names if name.startswith("static-dim:")]
-    shims = [find(name, files=arguments.shim_files) for name in names if name not in static]
+    static = [name for name in found.names if name.startswith("static-dim:")]
+    shims = [find(name, files=found.files) for name in found.names if name not in static]
     for shim in shims:
         if (reason := shim.fits(versions)) is not None:
             raise UsageError(f"The shim {shim.id} does not fit what is installed: {reason}", hint="Leave it out")
     if clash := find_conflict(shims, static):
         raise UsageError(f"The shims {' and '.join(clash)} cannot be combined", hint="Leave one of them out")
-    return names
+    return found
 
 
 def _refuse_combinations(arguments: ExportArguments) -> None:

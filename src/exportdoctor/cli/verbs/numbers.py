@@ -87,11 +87,13 @@ def numbers(
     if file is None or file.suffix == ".onnx":
         require_packages(("onnx", "onnxscript", "onnxruntime"), option="numbers", extra="onnx")
     ref, plan = resolve_with_values(target, part, BuildOptions(inputs=absolute_inputs(inputs), **build))
+    names, files = known_shims(target, part or plan.parts[0], shims)
     request = LadderRequest(
         target=ref,
         part=part,
         against=str(file or ""),
-        shims=known_shims(target, part or plan.parts[0], shims),
+        shims=names,
+        shim_files=files,
         seconds=seconds,
     )
     limits = build_limits(build_timeout, build_memory_mb)

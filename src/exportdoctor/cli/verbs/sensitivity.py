@@ -120,9 +120,9 @@ def sensitivity(
     else:
         ref, plan = resolve_with_values(target, part, BuildOptions(inputs=absolute_inputs(inputs), **build))
         part = part or plan.parts[0]
-        names = known_shims(target, part, shims)
+        names, files = known_shims(target, part, shims)
         request = SensitivityRequest(
-            to=to, target=ref, part=part, calibration=data, budget=budget, shims=names, engine=engine
+            to=to, target=ref, part=part, calibration=data, budget=budget, shims=names, shim_files=files, engine=engine
         )
     result: SensitivityResult = ask_worker(
         "worker.sensitivity.sensitivity_server",

@@ -80,7 +80,8 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """One shim of a prescription, in words. `precondition` is empty where it holds for all inputs.
 
-    `places` are the dimensions that it freezes, if it freezes one of the part's axes.
+    `places` are the dimensions that it freezes, if it freezes one of the part's axes. `file` is the user's file that it
+    comes from, empty for others.
     """
 
     shim: str
@@ -88,6 +89,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     soundness: str
     precondition: str = ""
     places: tuple[str, ...] = ()
+    file: str = ""
 
 
 class Alternative(msgspec.Struct, frozen=True, kw_only=True):

@@ -114,6 +114,7 @@ class ShimCatalogue:
                 soundness=shim.soundness,
                 precondition=shim.precondition,
                 places=self.axes.get(shim.id.partition(":")[2], ()) if shim in self._frozen_axes else (),
+                file=shim.file,
             )
             for shim in found
         )

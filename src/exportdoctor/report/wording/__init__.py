@@ -27,6 +27,7 @@ from exportdoctor.report.wording.export import (
     agreement_cell,
     export_headline,
     export_lines,
+    left_from_before,
     numbers_differ,
 )
 from exportdoctor.report.wording.findings import (
@@ -166,7 +167,8 @@ __all__ = [
     "combined_rows", "cost", "cost_share", "count", "coverage", "crash_message", "culprit_line", "cure", "cure_title",
     "cured_step", "cut_off_note", "different_findings", "dimensions", "duration", "event_line", "evidence",
     "exception_line", "export_command",
-    "export_ended", "export_headline", "export_lines", "exports_with_shims", "expression", "finding_count",
+    "export_ended", "export_headline", "export_lines", "left_from_before",
+    "exports_with_shims", "expression", "finding_count",
     "findings_in_both", "headline",
     "incidental_failure", "incidental_origin", "issue_advice", "issue_end", "issue_expectation", "issue_graph_caption",
     "issue_known", "issue_link", "issue_place", "issue_summary", "issue_title", "kill_message", "known_versions",

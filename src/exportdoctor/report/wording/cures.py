@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.run.report import Alternative, NumbersCheck, PartRecord, Prescription, Proof, Report
+from exportdoctor.core.run.report import Alternative, NumbersCheck, PartRecord, Prescription, Proof, Report, Step
 from exportdoctor.core.scan_options import DEFAULTS
 from exportdoctor.report.wording import known_causes
 from exportdoctor.report.wording.export import says_unloadable
@@ -193,8 +193,8 @@ def prescription_code(part: PartRecord) -> str:
     root = part.modules[0].fqn if part.modules else ""
     model = f"model.{root}" if root else "model"
     exporter = EXPORTERS.get(part.exporter, EXPORTERS["export"])
-    places = {step.shim: step.places for step in part.prescription.steps if step.places}
-    names = "".join(f"    {_find_call(shim, places.get(shim, ()))},\n" for shim in shims_to_apply(part))
+    steps = {step.shim: step for step in part.prescription.steps}
+    names = "".join(f"    {_find_call(shim, steps.get(shim))},\n" for shim in shims_to_apply(part))
     shims = f"shims = [\n{names}]\nwith apply_shims(shims, call) as given:\n"
     inputs = "args=args, kwargs=kwargs" if part.unnamed_inputs else "kwargs=inputs"
     if not exporter.makes_program:
@@ -228,11 +228,13 @@ def shims_to_apply(part: PartRecord) -> tuple[str, ...]:
     return (*chosen, _REGISTERS) if part.registered and _REGISTERS not in chosen else chosen
 
 
-def _find_call(shim: str, places: tuple[str, ...]) -> str:
-    """An axis that is frozen is found by its places, which only the part knows."""
-    if not places:
-        return f'find("{shim}")'
-    return f'find("{shim}", axes={{"{shim.partition(":")[2]}": {places!r}}})'
+def _find_call(shim: str, step: Step | None) -> str:
+    """An axis that is frozen is found by its places, which only the part knows, a user's shim in its file."""
+    if step is not None and step.file:
+        return f'find("{shim}", files=[{step.file!r}])'
+    if step is not None and step.places:
+        return f'find("{shim}", axes={{"{shim.partition(":")[2]}": {step.places!r}}})'
+    return f'find("{shim}")'
 
 
 def _alternative(other: Alternative, *, beside: Sequence[str]) -> str:
@@ -296,12 +298,19 @@ def export_command(part: PartRecord, report: Report) -> str:
         options.insert(0, f"--part {part.name}")
     if part.exporter != DEFAULTS["exporter"] and part.prescription is not None:
         options.append(f"--shims {'+'.join(one for one in part.prescription.shims if one != _TO_DEFAULT) or 'none'}")
+    if part.prescription is not None:
+        options += [f"--shims {shlex.quote(file)}" for file in files_of(part.prescription.steps)]
     name = "model" if part.name == "default" else part.name
     checked = part.prescription or part.numbers
     guards = checked is not None and checked.proof is not None and checked.proof.refuses_values
     differs = bool(part.lost_writes) or part.is_random or guards
     to = "onnx" if _gets_to_onnx(part) and not differs else "pt2"
     return " ".join(("exportdoctor export", shlex.quote(target.ref), *options, f"--to {to} -o {name}.{to}"))
+
+
+def files_of(steps: Sequence[Step]) -> tuple[str, ...]:
+    """The files that define the user's shims among these."""
+    return tuple(dict.fromkeys(step.file for step in steps if step.file))
 
 
 def _domain_command(part: PartRecord, report: Report) -> str:

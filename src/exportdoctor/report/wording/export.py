@@ -75,7 +75,8 @@ def export_headline(request: ExportRequest, result: ExportResult) -> str:
 def export_lines(request: ExportRequest, result: ExportResult, shims: Sequence[ShimFacts]) -> list[str]:
     """Everything but the headline."""
     used = [shim for shim in shims if shim.id in result.shims]
-    lines = [_fact_line("shims", ", ".join(f"{shim.id} ({shim.soundness})" for shim in used) or "none needed")]
+    none = "none needed" if result.files else "none"
+    lines = [_fact_line("shims", ", ".join(f"{shim.id} ({shim.soundness})" for shim in used) or none)]
     lines += [_fact_line("", f"{shim.id} is valid only if {shim.precondition}") for shim in used if shim.precondition]
     for one in result.files:
         lines += _file(one, result, titled=len(result.files) < 3)
@@ -280,6 +281,11 @@ def unrunnable_program(error: BaseException) -> str:
     return (
         f"torch makes no module of the program that it has exported: ExportedProgram.module() raises {summary(error)}"
     )
+
+
+def left_from_before(path: str) -> str:
+    """Said of a file of that name where none was written: the proof beside it is not its own."""
+    return f"  note    {path} is of an earlier export, and was left as it is; the proof is not of it"
 
 
 def unloadable_file(why: str) -> str:

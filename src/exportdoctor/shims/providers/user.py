@@ -1,6 +1,7 @@
 """Shims of the user: files given on the command line and entry points `exportdoctor.shims`.
 
-A file has `SHIMS`, a tuple of Shim, or Shim objects at its top level. If it cannot be loaded, it is skipped.
+A file has `SHIMS`, a tuple of Shim, or Shim objects at its top level, and may import what lies beside it. If it cannot
+be loaded, it is skipped.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def _of_file(path: str) -> tuple[Shim, ...]:
         raise UsageError(f"{path} can't be imported: {summary(error, limit=1000)}", hint="Fix the file") from error
     if not found:
         raise UsageError(f"{path} defines no shims", hint="Define a tuple SHIMS of exportdoctor.shims.Shim")
-    return tuple(replace(shim, provider=PROVIDER) for shim in found)
+    return tuple(replace(shim, provider=PROVIDER, file=str(file.absolute())) for shim in found)
 
 
 def _import_file(file: Path) -> ModuleType:
@@ -54,6 +55,8 @@ def _import_file(file: Path) -> ModuleType:
         raise ImportError("no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickles in it look it up by name
+    if (folder := str(file.absolute().parent)) not in sys.path:
+        sys.path.append(folder)  # for what lies beside it, which the shim may also import later
     spec.loader.exec_module(module)
     return module
 
