@@ -320,6 +320,15 @@ def caught_in_export(line: str, said: str, *, others: int) -> str:
     )
 
 
+def python_extremes(line: str, *, others: int) -> str:
+    """Said of a program that has torch.maximum, torch.minimum or torch.clamp in place of Python's max or min."""
+    more = f" and {count(others, 'other line')}" if others else ""
+    return (
+        f"at {line}{more} torch.export traces Python's max or min as torch.maximum, torch.minimum or torch.clamp: "
+        "where a NaN reaches them, the program may give NaN and eager a number"
+    )
+
+
 def text_of_number(line: str, text: str, *, others: int) -> str:
     """Said of a program in whose export the text of a size was read, or of another number that varies."""
     more = f" and {count(others, 'other line')}" if others else ""

@@ -43,6 +43,7 @@ from exportdoctor.worker.prove.empty_constants import find_empty_constant
 from exportdoctor.worker.prove.fixed_numbers import name_fixed_numbers
 from exportdoctor.worker.prove.input_set import InputSet, run_in_eager
 from exportdoctor.worker.prove.other_way import name_other_way
+from exportdoctor.worker.prove.python_extremes import note_extremes
 from exportdoctor.worker.prove.read_texts import watch_texts
 from exportdoctor.worker.prove.recorded_gradients import fails_with_gradients, held_to_traced
 from exportdoctor.worker.prove.repeated_eager import leave_out_chance, why_unlike
@@ -128,7 +129,7 @@ def shimmed_export(
         known = proof.hold_known(known)
     if known.rows[0].says_nothing:
         return known.rows
-    caught = say_texts()
+    caught = "; ".join(filter(None, (say_texts(), note_extremes(program))))
     if caught_there:
         raised = note_caught(caught_there, caught_in_eager(call.module, (one.calls for one in known.sets)))
         caught = "; ".join(filter(None, (raised, caught)))

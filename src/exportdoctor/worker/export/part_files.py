@@ -35,6 +35,7 @@ from exportdoctor.worker.export.program_file import classes_of, load_program, mo
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import failed_run
 from exportdoctor.worker.prove.input_set import InputSet
+from exportdoctor.worker.prove.python_extremes import note_extremes
 from exportdoctor.worker.prove.recorded_gradients import fails_with_gradients
 from exportdoctor.worker.prove.rounding import leave_out_rounding, widen_to_rounding
 from exportdoctor.worker.translate.failed_node import describe_export_failure, describe_stage_failure
@@ -155,6 +156,7 @@ def _export_under_shims(job: PartJob, call: ExportCall) -> tuple[PartExport, lis
         made.convert, made.sets = call.convert, call.sets
         with record_guards() as log:
             program = _export(job, call)
+        made.notes += filter(None, [note_extremes(program)])
         with _no_harm(made):
             planned = make_search(job.part, call, program, log)
             planned.seconds = _SECONDS_OF_SIZES
