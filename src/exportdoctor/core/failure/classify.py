@@ -68,6 +68,7 @@ def fits(
         and (not rule.culprit or re.search(rule.culprit, evidence.culprit) is not None)
         and (not rule.op or (op is not None and re.search(rule.op, op) is not None))
         and (not rule.only_sizes or unbacked == 0)
+        and (not rule.some_number or any(number < (unbacked or 0) for number in evidence.symbol_numbers))
         and (not rule.made_by or re.search(rule.made_by, made_by) is not None)
         and evidence.has_exception(names=rule.types, pattern=rule.message)
     )

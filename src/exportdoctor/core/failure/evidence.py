@@ -41,6 +41,11 @@ class Evidence:
     def culprit(self) -> str:
         return self.inner[0] if self.inner else ""
 
+    @property
+    def symbol_numbers(self) -> list[int]:
+        """The numbers of what may be names of unbacked symbols in the messages, also within other names."""
+        return [int(found) for fact in self.exceptions for found in re.findall(r"u(\d{1,9})", fact.message)]
+
     def has_exception(self, *, names: Sequence[str], pattern: str) -> bool:
         """Whether an exception of one of these classes (of any, where none is named) states what `pattern` matches."""
         named = (fact for fact in self.exceptions if not names or fact.name in names)

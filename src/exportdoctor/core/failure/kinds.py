@@ -110,7 +110,8 @@ class Rule(NamedTuple):
     `frames` is searched in every frame from the innermost user frame on, `around` in all frames, `culprit` in the
     innermost user frame alone, all written `file:function: source`; `op` in the name of the last operator, `made_by` in
     the source of the line that made the value which torch refused. An empty pattern asks nothing. With `only_sizes` no
-    unbacked symbol may have been created: each symbol is the size of an input.
+    unbacked symbol may have been created: each symbol is the size of an input. With `some_number` one
+    must have been that the message names.
     """
 
     kind: FailureKind
@@ -124,6 +125,7 @@ class Rule(NamedTuple):
     op: str = ""
     made_by: str = ""
     only_sizes: bool = False
+    some_number: bool = False
 
 
 _DYNAMO = ("Unsupported", "TorchRuntimeError", "UncapturedHigherOrderOpError")
@@ -232,6 +234,8 @@ RULES = (
          r"\.numpy\(\) is not supported for tensor subclasses"),
     Rule(FailureKind.DATA_DEPENDENT_VALUE, "text with the number of a tensor, which a fake one doesn't have", "2.13",
          r"string passed to \w*Tensor\.__format__"),
+    Rule(FailureKind.DATA_DEPENDENT_VALUE, "a name that was made of a number has its symbol in that place", "2.13",
+         r"^[^\n]*'[^'\n]*u\d+[^'\n]*'$", types=("KeyError", "AttributeError", "ValueError"), some_number=True),
     Rule(FailureKind.DYNAMIC_DIM_SPECIALISED, "Python wants a size as a plain number, as a key or in text", "2.6-2.13",
          _PLAIN_NUMBER, only_sizes=True),
     Rule(FailureKind.DATA_DEPENDENT_VALUE, "an index of a tensor wants a plain number", "2.13",

@@ -196,6 +196,18 @@ _CAUSES = (
         lambda finding, _: _QUANTIZE_LATER if (finding.module_class, finding.file) == ("Quantize", None) else "",
     ),
     _Cause(
+        FailureKind.DATA_DEPENDENT_VALUE,
+        r"^[^\n]*('[^'\n]*(u\d+)[^'\n]*')$",
+        lambda *_: (
+            "Pass the name, or the number as an int, from which it is made, and export a program for each; or compute "
+            "all that it chooses between, and choose by torch.where or an index."
+        ),
+        lambda _, match: (
+            f"A name is made of a number that is read out of a tensor. During export the text of that number is its "
+            f"symbol, {match[2]}, so that the name is {match[1]}."
+        ),
+    ),
+    _Cause(
         FailureKind.PYTHON_ERROR,
         r"^'NestedIntNode' object has no attribute",
         lambda *_: "Pass a padded tensor with a mask or the lengths in place of the nested one.",

@@ -129,14 +129,19 @@ def find_hoisted_reads(call: ExportCall) -> dict[_Read, HoistedResult]:
     runs = [_record_reads(call, one) for one in ((call.args, call.kwargs), *call.more_inputs)]
     if any(other != runs[0] for other in runs):
         raise NotApplicable("values are read at other places for other inputs")
-    found = {}
+    found, reads_others = {}, False
     for number, several in enumerate(zip(*runs, strict=True)):
         if all(one.clean for one in several):
+            reads_others = True
             result = describe_results(several[0].name.strip("_"), number, [one.result for one in several])
             if len(result.leaves) <= _MOST and set(result.leaves) == {"size"}:
                 found[several[0]] = result
     if not found:
-        raise NotApplicable("no number is read that follows from whole numbers and the configuration alone")
+        raise NotApplicable(
+            "the numbers that are read for these inputs are no sizes (negative, fractions or flags), or too many"
+            if reads_others
+            else "no number is read that follows from whole numbers and the configuration alone"
+        )
     return found
 
 
