@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -52,6 +53,38 @@ def asked(body: str, folder: Path) -> str | None:
 )
 def test_of_a_branch_it_is_the_condition_also_over_several_lines(body: str, expression: str, tmp_path: Path) -> None:
     assert asked(body, tmp_path) in ({expression} if sys.version_info < (3, 12) else {expression, "x", "x.big()"})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expression"),
+    [
+        ("0", "x == 0"),
+        ("(2 | 0) as y", "x == 2"),
+        ("[0, *_]", "match x: case [0, *_]"),
+    ],
+)
+def test_of_a_case_it_is_what_is_compared(pattern: str, expression: str, tmp_path: Path) -> None:
+    path = tmp_path / "matching.py"
+    path.write_text(f"def ask(x):\n    match x:\n        case {pattern}:\n            return 1\n")
+    names: dict[str, Any] = {"__name__": "matching", "__file__": str(path)}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+
+    class Unequal:
+        def __eq__(self, other: object) -> bool:
+            raise ValueError("no")
+
+        __hash__ = None
+
+    with pytest.raises(ValueError, match="no") as caught:
+        names["ask"]([Unequal()] if pattern.startswith("[") else Unequal())
+    link = next(one for one in links(caught.tb) if one.tb_frame.f_code.co_name == "ask")
+    assert python_frame(link.tb_frame, link, None).expression == expression
+
+
+def links(link: TracebackType | None) -> Iterator[TracebackType]:
+    while link is not None:
+        yield link
+        link = link.tb_next
 
 
 @pytest.mark.parametrize(

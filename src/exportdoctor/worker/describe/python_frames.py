@@ -121,9 +121,34 @@ def expression_at(code: CodeType, last_instruction: int) -> str | None:
         return None
     place, path = _tested_at(code, positions, index), code.co_filename
     if _fit(path, positions):
-        return segment(path, place)
+        return _asked_by_case(path, place) or segment(path, place)
     found, is_alone = _statement_at(path, place[0])
     return segment(path, found) if is_alone else source_line(path, place[0] or 0) or None
+
+
+_WHOLE_PATTERNS = (ast.MatchValue, ast.MatchOr, ast.MatchAs)
+"""Patterns whose parts are compared with the whole subject."""
+
+
+def _asked_by_case(path: str, place: _Positions) -> str | None:
+    """What a pattern of a `match` compares, whose position is that of the pattern: its subject, with a plain value."""
+    line, _, column, _ = place
+    if line is None or column is None or not re.match(r"\s*case\b", linecache.getline(path, line)):
+        return None
+    try:
+        tree = ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, ValueError):
+        return None
+    cases = [(one.subject, case) for one in ast.walk(tree) if isinstance(one, ast.Match) for case in one.cases]
+    for subject, case in cases:
+        inside = [one for one in ast.walk(case.pattern) if isinstance(one, ast.pattern)]
+        if there := [one for one in inside if (one.lineno, one.col_offset) == (line, column)]:
+            found = there[-1]  # the innermost
+            asked, of_all = ast.unparse(subject), all(isinstance(one, _WHOLE_PATTERNS) for one in inside)
+            if of_all and isinstance(found, ast.MatchValue):
+                return f"{asked} == {ast.unparse(found.value)}"
+            return f"match {asked}: case {ast.unparse(case.pattern)}"
+    return None
 
 
 def _tested_at(code: CodeType, positions: Sequence[_Positions], index: int) -> _Positions:
