@@ -675,3 +675,64 @@ def test_a_shape_for_reshape_that_says_zero_is_no_other_value() -> None:
     ]
     graph = StepGraph(steps=steps, constants=constants, inputs=(), outputs=("a", "b", "c", "d"))
     assert graph.reshape_patterns() == {"zero"}
+
+
+KEPT = """\
+import torch
+from torch import nn
+
+
+class Smoothed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.proj, self.before = nn.Linear(4, 4), None
+
+    def forward(self, x):
+        y = self.proj(x)
+        if self.before is not None:
+            y = 0.9 * self.before + 0.1 * y
+        self.before = y
+        return torch.tanh(y)
+
+
+class Capped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("most", torch.tensor(6.5))
+
+    def forward(self, lengths):
+        n = min(lengths.max(), self.most)
+        return n // 2, lengths / n
+
+
+def smoothed():
+    torch.manual_seed(0)
+    return Smoothed().eval(), (torch.randn(3, 4),)
+
+
+def capped():
+    return Capped().eval(), (torch.tensor([3, 4, 9]),)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("factory", "said"),
+    [
+        (
+            "smoothed",
+            r"tanh differs, and takes another value than in eager; eager computes that one by add at .*:13, and",
+        ),
+        ("capped", "floor_divide differs, and what it takes is float32 instead of int64"),
+    ],
+)
+def test_an_operator_that_is_given_another_input_is_not_told_to_err(factory: str, said: str, tmp_path: Path) -> None:
+    """Story: "the first value that is wrong although its inputs are right: tanh"."""
+    (tmp_path / "target.py").write_text(KEPT)
+    request = LadderRequest(
+        target=TargetRef(ref=f"{tmp_path / 'target.py'}:{factory}"), part="", against="", seconds=2.0
+    )
+    found = climb(request, lambda _: None).cause
+    assert found is not None
+    assert found[1].kind == "input"
+    assert re.search(said, found[1].message), found[1].message

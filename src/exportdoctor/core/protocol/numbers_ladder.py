@@ -18,9 +18,10 @@ Excuse = Literal["", "tie", "duplicates", "rounding", "random", "unwritten"]
 """Why a value that differs is no fault: a choice among equal values, indices written twice, rounding (float64 is as far
 from the reference as from this value), a random number, or memory that nobody has written."""
 
-CauseKind = Literal["value", "absent", "raises", "state", "weight"]
-"""`absent`: the reference ran something of which the candidate has nothing. `state`: a change that the candidate does
-not make. `weight`: a parameter or buffer with other values."""
+CauseKind = Literal["value", "input", "absent", "raises", "state", "weight"]
+"""`input`: a step is given others than the reference's operation is. `absent`: the reference ran something of which the
+candidate has nothing. `state`: a change that the candidate does not make. `weight`: a parameter or buffer with other
+values."""
 
 Side = Literal["reference", "candidate", "neither", "unknown"]
 

@@ -26,6 +26,7 @@ _RIGHT = {
 }
 _KINDS = {
     "value": "the first value that is wrong although its inputs are right",
+    "input": "the first value whose inputs are not those of {before}",
     "absent": "the first thing that {before} runs and {name} has nothing of",
     "raises": "the first step that fails",
     "state": "what changes the state that {name} leaves otherwise",
@@ -69,6 +70,14 @@ def not_finite(name: str) -> str:
 def absent_module(name: str) -> str:
     """A submodule that the file has nothing of."""
     return f"eager calls {name} on these inputs, and the file has nothing that came of it"
+
+
+def other_input(name: str, trouble: str, made_by: str) -> str:
+    """A step that is given another value than the reference's: how it differs in kind, and what computes the
+    reference's, where these are known."""
+    what = f"what it takes {trouble}" if trouble else "takes another value than in eager"
+    by = f"; eager computes that one by {made_by}, and no value here is it" if made_by else ""
+    return f"{name} differs, and {what}{by}"
 
 
 def unseen_error(cause: LadderCause) -> str:

@@ -198,7 +198,7 @@ class Comparer:
             writers = dict(stream.writers)
             kept = {name: value.detach() for name, value in module.state_dict(keep_vars=True).items()}
             walk.compare_weights(kept.items(), writers)
-            stream.on_value = lambda name, value, fact, high: walk.compare(name, value, fact, high)
+            stream.on_value = lambda name, value, fact, high: walk.compare(name, value, fact, high, taken=stream.taken)
             output = stream.run(copy_inputs(last), argument_names=one.names)
         walk.compare_outputs(tensors_in(output))
         return {**writers, **stream.writers}

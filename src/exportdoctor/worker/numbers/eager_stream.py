@@ -50,7 +50,8 @@ OnEager = Callable[[str, Any, NodeFact, Float64Run | None], None]
 class EagerStream:
     """Runs a module and tells its values. `names` gives the other graph's values for each place, in order.
 
-    `modules` gives the other graph's value for the output of a call of a submodule.
+    `modules` gives the other graph's value for the output of a call of a submodule. `taken` are the tensors that the
+    function was given whose value is told.
     """
 
     module: torch.nn.Module
@@ -59,6 +60,7 @@ class EagerStream:
     on_value: OnEager = lambda *_: None
     on_module: Callable[[str, NodeFact], None] = lambda *_: None
     writers: dict[str, NodeFact] = field(default_factory=dict)
+    taken: tuple[torch.Tensor, ...] = ()
 
     def run(self, inputs: Inputs, *, argument_names: tuple[str, ...] = ()) -> Any:
         """The output; inputs and buffers are changed as the module changes them."""
@@ -105,6 +107,7 @@ class EagerStream:
         name = self.modules.get(path)
         if name and isinstance(output, torch.Tensor):
             place = path.partition("@")[0]
+            self.taken = ()
             self.on_value(
                 name, output, NodeFact(name=path, op="", module=place, module_class=type(child).__name__), None
             )
@@ -127,6 +130,9 @@ class EagerStream:
             high_args, high_kwargs = tree_map(to_float64, (args, kwargs))
             return function(*high_args, **high_kwargs)
 
+        self.taken = (
+            () if changed else tuple(one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor))
+        )
         for number, one in enumerate(leaves):
             if isinstance(one, torch.Tensor):
                 name = self._name_of((path, file, line), op if len(leaves) == 1 else f"{op}[{number}]", one)

@@ -8,6 +8,7 @@ take the same a step runs once. Values are kept only as long as a step needs the
 from __future__ import annotations
 
 import copy
+import weakref
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +20,7 @@ import torch
 
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.numbers_ladder import CauseKind, Excuse, LadderCause, LadderValue, Side
-from exportdoctor.report.wording.ladder import not_finite
+from exportdoctor.report.wording import ladder as wording
 from exportdoctor.worker.numbers.cause import join_facts, make_cause
 from exportdoctor.worker.numbers.step_graph import Float64Run, GraphStep, StepGraph, UnrunnableStep, lowest_of
 from exportdoctor.worker.numbers.value_gap import (
@@ -40,6 +41,9 @@ from exportdoctor.worker.translate.failed_node import NodeFact, user_frame
 
 _NEARLY = 1e-4
 """Values that are so near, as a share of the largest, may change places because of what was inherited."""
+
+_UNKNOWN = 100
+"""So many of the reference's values without a counterpart are known, at most."""
 
 _SMALL = 64
 """Of so few elements it is worth to see whether both runs have the same: sizes, and what is made of them."""
@@ -88,16 +92,32 @@ class Walk:
         self._done: set[str] = set()
         self._kept: dict[str, tuple[str, list[Any]]] = {}
         self._agreeing: dict[str, bool] = {}
+        self._given: dict[int, list[Any]] = {}
+        self._unknown: list[_Unknown] = []
 
-    def compare(self, name: str, value: Any, fact: NodeFact | None, run_in_float64: Float64Run | None) -> None:
-        """Take the reference's value that the candidate has under this name, '' for none; `fact` is its origin."""
+    def compare(
+        self,
+        name: str,
+        value: Any,
+        fact: NodeFact | None,
+        run_in_float64: Float64Run | None,
+        *,
+        taken: Sequence[torch.Tensor] = (),
+    ) -> None:
+        """Take the reference's value that the candidate has under this name, '' for none; `fact` is its origin, `taken`
+        are the tensors that it was computed from, where they are known."""
         if not isinstance(value, torch.Tensor) or self.ended:
             return
         if name not in self._awaited:
             self.unmatched += 1
+            if fact is not None and self.cause is None:
+                self._unknown = [
+                    *self._unknown[-_UNKNOWN:],
+                    _Unknown(weakref.ref(value), fact, [*map(weakref.ref, taken)]),
+                ]
         elif name not in self._done:
             self._done.add(name)
-            self._compare_at(name, value.detach(), fact, run_in_float64)
+            self._compare_at(name, value.detach(), fact, run_in_float64, taken)
 
     def compare_weights(self, wanted: Iterable[tuple[str, torch.Tensor]], writers: Mapping[str, NodeFact]) -> None:
         """Take the reference's parameters and buffers by FQN; `writers` are the lines that changed some before."""
@@ -118,7 +138,9 @@ class Walk:
         for name, value in zip(self.graph.outputs, wanted):
             if name not in self._done and isinstance(value, torch.Tensor) and not self.ended:
                 self._done.add(name)
-                self._compare_at(name, value.detach(), fact, None)
+                known = next((one for one in self._unknown if _are_one(one.value(), value)), None)
+                origin, taken = (known.fact, known.alive()) if known is not None and fact is None else (fact, ())
+                self._compare_at(name, value.detach(), origin, None, taken)
 
     @property
     def outputs_agree(self) -> bool:
@@ -133,11 +155,19 @@ class Walk:
             found = make_cause(kind, message, fact, title=self.title, prefix=self.prefix, right=right)
             self.cause = msgspec.structs.replace(found, steps=steps)
 
-    def _compare_at(self, name: str, wanted: torch.Tensor, other: NodeFact | None, run: Float64Run | None) -> None:
+    def _compare_at(
+        self,
+        name: str,
+        wanted: torch.Tensor,
+        other: NodeFact | None,
+        run: Float64Run | None,
+        taken: Sequence[torch.Tensor] = (),
+    ) -> None:
         step = self.graph.step_of(name)
         fact = join_facts(step.fact() if step else None, other)
         try:
             before = set(self._ran)
+            self._given = {}
             self._make(name)
             ran = self._ran - before
             fed, own = self._fed[name], (self._own or self._fed)[name]
@@ -177,14 +207,43 @@ class Walk:
             )
         if not local.holds and not excuse:
             kind: CauseKind = "value" if fact.op else "weight"
-            self.blame(kind, gap_in_words(name, local, fed, wanted), fact, right=right, steps=max(1, len(ran)))
+            last = self.graph.producer.get(name)
+            if last in ran and (other_input := self._find_other_input(name, taken, last)):
+                self.blame("input", other_input, fact)
+            self.blame(
+                kind, gap_in_words(name, local, fed, wanted), fact, right=right, steps=self._count_uncompared(name)
+            )
         if self.cause is None and not excuse and inherited.absolute >= LARGEST and _left_the_numbers(own, wanted):
-            self.blame("value", not_finite(name), fact)
+            self.blame("value", wording.not_finite(name), fact)
         nearly = not excuse and not inherited.holds and is_tie(op, own, wanted, inputs, slack=_NEARLY)
         also_own = bool(excuse and excuse != "rounding") or nearly
         if self._own is not None and (also_own or not identical):
             self._replace(name, wanted, step, self._own if also_own else None)
         self._release(name)
+
+    def _find_other_input(self, name: str, taken: Sequence[torch.Tensor], place: int) -> str:
+        """What is said of a step that is not given all that the reference's operation was; empty where it is."""
+        given = [one for one in self._given.get(place, []) if isinstance(one, torch.Tensor)]
+        for wanted in taken if place in self._given else ():
+            gaps = [gap_between(one, wanted.detach()) for one in given]
+            if not any(gap.holds for gap in gaps):
+                fact = next((one.fact for one in self._unknown if _are_one(one.value(), wanted)), None)
+                frame = user_frame(fact) if fact is not None else None
+                made_by = " at ".join(filter(None, (fact.op, frame and f"{frame.file}:{frame.line}"))) if fact else ""
+                trouble = gaps[0].trouble if len(gaps) == 1 else ""
+                return wording.other_input(name, trouble, made_by)
+        return ""
+
+    def _count_uncompared(self, name: str) -> int:
+        """How many steps lead to a value from values that were compared."""
+        found: set[int] = set()
+        waiting = [name]
+        while waiting:
+            place = self.graph.producer.get(waiting.pop())
+            if place is not None and place not in found:
+                found.add(place)
+                waiting += [one for one in self.graph.steps[place].inputs if one not in self._done]
+        return max(1, len(found))
 
     def _note(self, name: str, fact: NodeFact, local: Gap, inherited: Gap, excuse: Excuse) -> None:
         frame = user_frame(fact)
@@ -259,6 +318,8 @@ class Walk:
             inside = Counter(name for step in group for name in step.inputs)
             wanted = [name for step in group for name in step.outputs if self._uses[name] > inside[name]]
             before = {name: self._fed[name] for step in group for name in step.inputs if name in self._fed}
+            if len(steps) == 1:
+                self._given[places[0]] = list(before.values())
             made = self._outputs_of(group, wanted, before)
             if self._own is not None:
                 mine = made
@@ -330,6 +391,27 @@ class Walk:
                 floats = isinstance(old, torch.Tensor) and old.is_floating_point() == wanted.is_floating_point()
                 dtype = old.dtype if isinstance(old, torch.Tensor) and floats else wanted.dtype
                 values[name] = wanted.to(dtype, copy=True)
+
+
+@dataclass(frozen=True)
+class _Unknown:
+    """A value of the reference without a counterpart, where it comes from, and what it was computed from."""
+
+    value: weakref.ref[torch.Tensor]
+    fact: NodeFact
+    taken: list[weakref.ref[torch.Tensor]]
+
+    def alive(self) -> tuple[torch.Tensor, ...]:
+        """What it was computed from, where all of that is still there."""
+        found = [one() for one in self.taken]
+        return () if any(one is None for one in found) else tuple(one for one in found if one is not None)
+
+
+def _are_one(one: torch.Tensor | None, other: torch.Tensor) -> bool:
+    """Whether two tensors are one, or show the same memory in the same way."""
+    if one is None or one.shape != other.shape or one.dtype != other.dtype or one.layout != torch.strided:
+        return False
+    return one is other or (one.numel() > 0 and one.data_ptr() == other.data_ptr() and one.stride() == other.stride())
 
 
 def _are_small(one: Any, other: Any) -> bool:
