@@ -238,6 +238,13 @@ class Padded(nn.Module):
 def nested():
     rows = [torch.randn(2, 3), torch.randn(3, 3)]
     return Padded(), (torch.nested.nested_tensor(rows, layout=torch.jagged),)
+
+class Made(nn.Module):
+    def forward(self, a, b):
+        return (torch.nested.nested_tensor([a, b], layout=torch.jagged) * 2).to_padded_tensor(0.0)
+
+def made():
+    return Made(), (torch.randn(2, 3), torch.randn(3, 3))
 """
 
 
@@ -248,9 +255,10 @@ def test_quantised_and_nested_tensors_have_advice_of_their_own(tmp_path: Path) -
     found = scan_file(tmp_path / "model.py").findings
     assert len(found) == 4
     assert all(next_step(one).startswith("Export the model as it is before torch.ao.quantization") for one in found)
-    (finding,) = scan_file(tmp_path / "model.py", factory="nested").findings
-    assert next_step(finding).startswith("Pass a padded tensor")
-    assert "nested (jagged)" in why(finding)
+    for factory in ("nested", "made"):
+        (finding,) = scan_file(tmp_path / "model.py", factory=factory).findings
+        assert next_step(finding).startswith("Pass a padded tensor")
+        assert "nested (jagged)" in why(finding)
 
 
 ONE = """

@@ -52,6 +52,7 @@ _PLAIN_INPUTS = {
 """Types of inputs that hold no tensors, so that registering them is of no use."""
 
 
+_PAD_IT = "Pass a padded tensor with a mask or the lengths in place of the nested one."
 _OF_STATE = "Make it an input, and return what it becomes."
 
 
@@ -210,8 +211,14 @@ _CAUSES = (
     _Cause(
         FailureKind.PYTHON_ERROR,
         r"^'NestedIntNode' object has no attribute",
-        lambda *_: "Pass a padded tensor with a mask or the lengths in place of the nested one.",
+        lambda *_: _PAD_IT,
         lambda *_: "A nested (jagged) tensor is traced, for whose sizes torch.export has no symbols.",
+    ),
+    _Cause(
+        FailureKind.PYTHON_ERROR,
+        r"^Unable to cast NotImplemented to Tensor",
+        lambda finding, _: _PAD_IT if "nested" in (finding.expression or finding.source or "") else "",
+        lambda *_: "A nested (jagged) tensor is made while the forward is traced, which torch.export cannot do.",
     ),
     _Cause(
         FailureKind.COSTLY,
