@@ -108,6 +108,31 @@ def test_what_a_call_leaves_in_a_variable_of_a_function_that_a_module_holds_is_p
     assert [float(call[0]) for call in _two_calls(module)] == [1, 2]
 
 
+def _noted_in_a_default(noted: list[int] = []) -> int:  # noqa: B006
+    noted.append(1)
+    return len(noted)
+
+
+class Noting(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.count() * self.count_keyword() * _noted_in_a_default()
+
+    @staticmethod
+    def count(noted: dict[int, int] = {}) -> int:  # noqa: B006
+        noted[len(noted)] = 1
+        return len(noted)
+
+    def count_keyword(self, *, noted: set[int] = set()) -> int:  # noqa: B006
+        noted.add(len(noted))
+        return len(noted)
+
+
+def test_what_a_call_leaves_in_a_default_of_a_parameter_is_put_back() -> None:
+    module = Noting()
+    assert [float(call[0]) for call in _two_calls(module)] == [1, 8]
+    assert [float(call[0]) for call in _two_calls(module)] == [1, 8]
+
+
 def _two_calls(module: nn.Module) -> tuple[Tensor, Tensor]:
     with torch.no_grad(), restore_afterwards(module):
         return module(torch.ones(3)).clone(), module(torch.ones(3)).clone()

@@ -26,6 +26,7 @@ _PLAIN = frozenset(map(id, PLAIN_KINDS))
 """By identity: a metaclass of the user's may refuse to compare or hash its classes."""
 _CONTAINERS = (dict, list, set, deque)
 _OF_PYTHON = _PLAIN | frozenset(map(id, (dict, OrderedDict, list, set, deque, tuple)))
+_FUNCTIONS = frozenset(map(id, (FunctionType, staticmethod, classmethod, property)))
 _MOST_VALUES = 100_000
 _MOST_BYTES = 64 << 20
 """Values that are looked at, and bytes of parameters and plain tensors that are copied, in one call."""
@@ -35,7 +36,8 @@ _MOST_BYTES = 64 << 20
 def restore_held_state(module: nn.Module) -> Iterator[None]:
     """Restore on exit what the module and its submodules hold, what dicts, lists, sets, deques, objects of the user's
     classes and functions hold that are reached from there, and the states of generators; the values of buffers, and of
-    other tensors up to 64 MiB, also where they are written to or replaced through `.data`.
+    other tensors up to 64 MiB, also where they are written to or replaced through `.data`. So are dicts, lists, sets
+    and deques that are defaults of parameters in their code.
 
     Variables of files and classes stay as they are: such a flag may say that something was registered, once.
     """
@@ -113,6 +115,7 @@ def _walk(module: nn.Module) -> tuple[list[torch.Tensor], list[Callable[[], obje
     undo: list[Callable[[], object]] = []
     pending: list[Any] = list(module.modules())
     seen = {id(hook) for one in pending for hook in _hooks_of(one)}
+    pending += _defaults_of_code(module)
     while pending and len(seen) < _MOST_VALUES:
         value = pending.pop()
         if id(value) in seen:
@@ -123,6 +126,37 @@ def _walk(module: nn.Module) -> tuple[list[torch.Tensor], list[Callable[[], obje
         else:
             pending.extend(one for one in _held_by(value, undo) if id(type(one)) not in _PLAIN)
     return tensors, undo
+
+
+def _defaults_of_code(module: nn.Module) -> list[Any]:
+    """The containers that are defaults of parameters, in which a call may keep what a later one finds: of the methods
+    of the modules' classes, and of the functions of their files."""
+    kinds = {id(kind): kind for one in module.modules() for kind in type(one).__mro__}
+    spaces = {str(kind.__module__): sys.modules.get(str(kind.__module__)) for kind in kinds.values()}
+    owners = [*kinds.values(), *filter(None, spaces.values())]
+    return [value for owner in owners for value in _defaults_of_owner(owner)]
+
+
+_KNOWN_DEFAULTS: dict[int, tuple[Any, tuple[Any, ...]]] = {}
+"""By identity, with the owner, which keeps it from being another's: this is asked at each call."""
+
+
+def _defaults_of_owner(owner: Any) -> tuple[Any, ...]:
+    known = _KNOWN_DEFAULTS.get(id(owner))
+    if known is None:
+        found = (value for held in list(vars(owner).values()) for value in _defaults_of(held))
+        known = _KNOWN_DEFAULTS[id(owner)] = owner, tuple(found)
+    return known[1]
+
+
+def _defaults_of(value: Any) -> Iterator[Any]:
+    """The containers among the defaults of a function of the user's, also of a static, a class method or a property."""
+    if id(type(value)) not in _FUNCTIONS:
+        return
+    for function in (value, getattr(value, "__func__", None), getattr(value, "fget", None)):
+        if type(function) is FunctionType and is_user_file(function.__code__.co_filename):
+            held = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+            yield from (one for one in held if issubclass(type(one), _CONTAINERS))
 
 
 def _hooks_of(module: nn.Module) -> Iterator[Any]:
