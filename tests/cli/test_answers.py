@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 
@@ -176,6 +177,35 @@ async def test_tools_answer_from_a_stored_run_and_write_nowhere_else(tmp_path: P
         assert answer is None
         assert "x" in error
     assert outside(tmp_path) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        (
+            lambda made: [one for one in made if not isinstance(one, ev.PartFinished | ev.RunFinished)],
+            "cut off. Continue with",
+        ),
+        (lambda made: [without_search(one) for one in made], "the scan ran with --no-cure"),
+    ],
+)
+async def test_a_run_without_a_cure_says_why(events: Any, said: str, tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path / "named" / ".exportdoctor" / "runs" / QWEN) as folder:
+        for event in events([*qwen_scan()]):
+            folder.append(event)
+    async with served(tmp_path / "named", cwd=tmp_path) as client:
+        cured, _ = await ask(client, "cure")
+        assert cured["full"]["run"] == QWEN
+        assert said in cured["full"]["sentences"][0]
+        found, _ = await ask(client, "finding", name="F1")
+        assert found["run"] == QWEN
+
+
+def without_search(event: ev.AnyEvent) -> ev.AnyEvent:
+    if not isinstance(event, ev.RunStarted):
+        return event
+    return msgspec.structs.replace(event, options=msgspec.structs.replace(event.options, cure=False))
 
 
 @pytest.mark.slow

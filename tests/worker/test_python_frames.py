@@ -73,7 +73,8 @@ def test_of_a_case_it_is_what_is_compared(pattern: str, expression: str, tmp_pat
         def __eq__(self, other: object) -> bool:
             raise ValueError("no")
 
-        __hash__ = None
+        def __hash__(self) -> int:
+            return 0
 
     with pytest.raises(ValueError, match="no") as caught:
         names["ask"]([Unequal()] if pattern.startswith("[") else Unequal())

@@ -24,7 +24,8 @@ from mcp.server.mcpserver.exceptions import ToolError
 from exportdoctor.core.errors import ExitCode, ExportdoctorError
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.limits import INTERRUPTED
-from exportdoctor.core.run.report import Report
+from exportdoctor.core.run.events import RunStarted
+from exportdoctor.core.run.report import PartRecord, Report
 from exportdoctor.report import wording
 from exportdoctor.report.brief import brief
 from exportdoctor.store.places import new_run_id, runs_root
@@ -138,7 +139,8 @@ class ToolSession:
         found = next((one for one in report.findings if one.id == name.upper()), None)
         if found is None:
             known = ", ".join(one.id for one in report.findings) or "none"
-            raise ToolError(f"The run {report.run} has no finding {name!r}; its findings: {known}")
+            end = f". {note}" if (note := wording.cut_off_note(report)) else ""
+            raise ToolError(f"The run {report.run} has no finding {name!r}; its findings: {known}{end}")
         return found, report
 
     # --- the tools; `describe_finding` is called `finding`
@@ -170,6 +172,7 @@ class ToolSession:
         """What is known of a failure: its story, the line, the frames of the model's own code, the shims tried."""
         found, report = self._named_finding(name, run)
         return {
+            "run": report.run,
             "title": wording.title(found, report),
             "kind": found.kind,
             "file": found.file,
@@ -209,6 +212,7 @@ class ToolSession:
         code, _, lines = await self.call(context, *words, "--", str(path), name)
         script = path / "repros" / f"{name.upper()}.py"
         return {
+            "run": path.name,
             "verified": code == ExitCode.EXPORTS,
             "script": script.read_text(encoding="utf-8") if script.is_file() else "",
             "notes": [line.removeprefix("exportdoctor: ") for line in lines if line.startswith("exportdoctor: ")],
@@ -216,7 +220,9 @@ class ToolSession:
 
     def cure(self, part: str | None = None, run: str | None = None) -> dict[str, Any]:
         """The shims with which a part exports, how sound they are, their proof, and Python code that applies them."""
-        report = self.report(run)[1]
+        path, report = self.report(run)
+        started = read_run(path).events[0]
+        searched = not isinstance(started, RunStarted) or started.options.cure
         chosen = [one for one in report.parts if part in (None, one.name)]
         if not report.parts:
             raise ToolError("The run has no parts yet")
@@ -224,9 +230,10 @@ class ToolSession:
             raise ToolError(f"There is no part {part!r}. Parts: {', '.join(one.name for one in report.parts)}")
         return {
             one.name: {
+                "run": report.run,
                 "verdict": one.verdict,
                 "shims": one.prescription.shims if one.prescription else (),
-                "sentences": wording.prescription(one, report),
+                "sentences": wording.prescription(one, report) or _no_cure(one, report, searched=searched),
                 "python": wording.prescription_code(one),
             }
             for one in chosen
@@ -256,6 +263,15 @@ class ToolSession:
         words += ["--static"] if static else []
         code, text, _ = await self.call(context, *words, "--", target)
         return {"verified": code == ExitCode.EXPORTS, "summary": text.strip()}
+
+
+def _no_cure(part: PartRecord, report: Report, *, searched: bool) -> tuple[str, ...]:
+    """Why there are no shims."""
+    if not part.complete:
+        return (wording.cut_off_note(report) or f"{part.name} is being scanned.",)
+    if part.verdict == "passes":
+        return (f"{wording.part_without_shims(part)}.",)
+    return (wording.no_cure(part, searched=searched),)
 
 
 async def _follow(process: asyncio.subprocess.Process, context: Context) -> list[str]:

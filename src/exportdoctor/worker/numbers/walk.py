@@ -227,11 +227,9 @@ class Walk:
         for wanted in taken if place in self._given else ():
             gaps = [gap_between(one, wanted.detach()) for one in given]
             if not any(gap.holds for gap in gaps):
-                fact = next((one.fact for one in self._unknown if _are_one(one.value(), wanted)), None)
-                frame = user_frame(fact) if fact is not None else None
-                made_by = " at ".join(filter(None, (fact.op, frame and f"{frame.file}:{frame.line}"))) if fact else ""
+                known = next((one for one in self._unknown if _are_one(one.value(), wanted)), None)
                 trouble = gaps[0].trouble if len(gaps) == 1 else ""
-                return wording.other_input(name, trouble, made_by)
+                return wording.other_input(name, trouble, _op_and_line(known.fact) if known is not None else "")
         return ""
 
     def _count_uncompared(self, name: str) -> int:
@@ -405,6 +403,11 @@ class _Unknown:
         """What it was computed from, where all of that is still there."""
         found = [one() for one in self.taken]
         return () if any(one is None for one in found) else tuple(one for one in found if one is not None)
+
+
+def _op_and_line(fact: NodeFact) -> str:
+    frame = user_frame(fact)
+    return f"{fact.op} at {frame.file}:{frame.line}" if frame is not None else fact.op
 
 
 def _are_one(one: torch.Tensor | None, other: torch.Tensor) -> bool:
