@@ -155,7 +155,9 @@ def test_the_marker_gives_what_the_call_leaves_out(project: pytest.Pytester) -> 
                     assert_exportable(Gate().eval(), (torch.ones(3),))
         """
     )
-    session(project).assert_outcomes(passed=1)
+    cured = session(project)
+    cured.assert_outcomes(passed=1)
+    cured.stdout.fnmatch_lines(["*1 of 1 checked modules export, 1 of them under shims"])
 
 
 @pytest.mark.long
@@ -212,6 +214,7 @@ def test_words_that_no_check_takes_fail_the_test(project: pytest.Pytester) -> No
             "The marker exportable takes dynamic_shapes=, to=, shims=, not 'onnx'",
             "shims='strict' is no list. Give a list of ids",
             "with strict: exports, but is not translated to ONNX: *linalg_eig*",
+            "*1 of 3 checked modules export",
         ]
     )
     result.stdout.no_fnmatch_line("*broken:*")
