@@ -114,7 +114,7 @@ class ExportChecker:
     @property
     def _check(self) -> str:
         """The check's name in the baseline."""
-        return self._request.node.nodeid + (f"#{self._calls}" if self._calls > 1 else "")
+        return str(self._request.node.nodeid) + (f"#{self._calls}" if self._calls > 1 else "")
 
     def _scan(self, plan: Any, to: str) -> tuple[Report, Path]:
         """The report, and the folder of its run."""

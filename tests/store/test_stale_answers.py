@@ -21,9 +21,15 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.run import events as ev
 from exportdoctor.core.run.run_state import fold
+from exportdoctor.core.scan_options import ScanOptions
+from exportdoctor.engine.scan import ScanRequest
+from exportdoctor.engine.scan import scan as run_scan
+from exportdoctor.process.launcher import Fork
 from exportdoctor.store.digest import changed_sources, name_changes, sources_of, without_temporary
+from exportdoctor.targets import resolve
 from exportdoctor.worker.read_log import ReadLog
 from scanning import events_of
 
@@ -505,3 +511,24 @@ def test_a_shims_helper_that_changed_is_noticed(home: Path, monkeypatch: pytest.
         part = fold(events).report().parts[0]
         verdicts.append(part.prescription is not None and "mine" in part.prescription.shims)
     assert verdicts == [True, False]
+
+
+@pytest.mark.slow
+def test_a_file_that_is_saved_anew_while_a_scan_runs_is_told_and_the_report_is_of_what_was_imported(
+    tmp_path: Path,
+) -> None:
+    """Story: the report quoted the new line as the one that failed, and shims read the new source."""
+    path = tmp_path / "edited.py"
+    path.write_text(_MODEL.replace("x * 2 if fine() else (x + 1 if x.sum() > 0 else x)", "x + 1 if x.sum() > 0 else x"))
+    target, options = TargetRef(ref=f"{path}:build"), ScanOptions(use_cache=False)
+    events: list[ev.AnyEvent] = [ev.RunStarted(run="test", target=target, options=options, version="0")]
+    torch.set_num_threads(1)
+    for event in run_scan(ScanRequest(target=target, options=options, logs=tmp_path), Fork(resolve(target))):
+        events.append(event)
+        if isinstance(event, ev.TargetOpened):
+            path.write_text(path.read_text().replace("x.sum() > 0", "x.shape[0] > 0"))
+    report = fold(events).report()
+    (finding,) = report.findings
+    assert "x.sum() > 0" in (finding.source or "")
+    assert report.parts[0].verdict == "cured"
+    assert any("edited.py changed while the scan ran" in note for note in report.notes)

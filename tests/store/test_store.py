@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -356,14 +357,15 @@ def test_a_run_is_found_by_id_start_path_and_age(tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_added_to_later_is_not_the_newest_and_one_that_goes_on_is(tmp_path: Path) -> None:
+    later = (msgspec.structs.replace(event, at=event.at + 1000) for event in qwen_scan())
+    new = record(tmp_path / "20240102-000000-tiny-bb", tuple(later))
     old = record(tmp_path / "20240101-000000-qwen-aa", tuple(qwen_scan()))
-    new = record(tmp_path / "20240102-000000-tiny-bb", tuple(qwen_scan()))
     with RunFolder.reopen(old) as folder:
         folder.append(next(event for event in qwen_scan() if isinstance(event, ev.FindingMade)))
     assert find_run(None, tmp_path) == new
     assert [one.run for one in list_runs(tmp_path)] == [new.name, old.name]
     with RunFolder.reopen(old) as folder:
-        folder.append(ev.RunResumed(version="0"))
+        folder.append(ev.RunResumed(version="0", at=time.time()))
     assert find_run(None, tmp_path) == old
     assert [one.run for one in list_runs(tmp_path)] == [old.name, new.name]
 

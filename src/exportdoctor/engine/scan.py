@@ -5,6 +5,7 @@ Each event is complete in itself: a reader that stops early has lost nothing.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
@@ -16,6 +17,7 @@ import psutil
 
 from exportdoctor.core.errors import ExitCode, NoPartError, TargetError, UsageError, did_you_mean
 from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.failure.frames import is_local_file
 from exportdoctor.core.protocol.scan import Capture, Captured, Open, Opened
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.target import TargetRef
@@ -26,7 +28,8 @@ from exportdoctor.engine.pool.worker_pool import Pool
 from exportdoctor.engine.scheduler import ProbeScheduler
 from exportdoctor.process.launcher import WORKER_LOG, Launcher, Spawn
 from exportdoctor.process.supervise import build_limits
-from exportdoctor.report.wording import part_left_out
+from exportdoctor.report.wording import changed_meanwhile, part_left_out
+from exportdoctor.store.digest import name_changes, sources_of, without_temporary
 from exportdoctor.targets import resolve
 
 _SHARE_OF_MEMORY = 0.8
@@ -52,8 +55,19 @@ def scan(request: ScanRequest, launcher: Launcher | None = None) -> Generator[ev
     Raises TargetError or UsageError where the target cannot be diagnosed, after the events that came before.
     Closing the iterator kills every process of the scan.
     """
+    sources: dict[str, str] = {}
     for event in _events(request, launcher or Spawn()):
+        if isinstance(event, ev.RunFinished) and (note := _changed_meanwhile(sources)):
+            yield ev.NoteAdded(text=note, at=time.time())
+        sources = sources_of([event]) | sources
         yield msgspec.structs.replace(event, at=time.time())
+
+
+def _changed_meanwhile(sources: Mapping[str, str]) -> str:
+    """What is said of the user's files that are others now than when they were read."""
+    local = {path: identity for path, identity in sources.items() if os.path.isabs(path) and is_local_file(path)}
+    changed = name_changes(without_temporary(local))
+    return changed_meanwhile(changed) if changed else ""
 
 
 def _events(request: ScanRequest, launcher: Launcher) -> Iterator[ev.AnyEvent]:

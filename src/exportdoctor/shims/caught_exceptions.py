@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import linecache
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -75,8 +76,8 @@ def _first_line(node: ast.AST) -> int:
 @functools.lru_cache(maxsize=64)
 def _tree_of_file(file: str) -> ast.Module | None:
     try:
-        return ast.parse(Path(file).read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError):
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
         return None
 
 

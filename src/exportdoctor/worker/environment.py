@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import linecache
 import os
 import platform
 import sys
@@ -53,6 +54,18 @@ def sources(model: torch.nn.Module) -> dict[str, str]:
         if os.path.isfile(path) and not is_local_file(path):
             digests[path] = _first_digest(path)
     return digests
+
+
+def hold_sources() -> None:
+    """Keep the text of each loaded file that may change, as it is now: lines and functions are read from it later,
+    when its user may have saved another one."""
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if type(path) is not str or not path.endswith(".py") or not is_local_file(path):
+            continue
+        known = linecache.cache.get(path)
+        if (known is None or len(known) < 4 or known[1] is not None) and (lines := linecache.getlines(path)):
+            linecache.cache[path] = (sum(map(len, lines)), None, lines, path)  # without a time it is not read again
 
 
 def replaced_functions() -> tuple[tuple[str, str, str], ...]:

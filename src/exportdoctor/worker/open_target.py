@@ -124,6 +124,7 @@ class OpenTarget:
             if isolation == "fork":
                 start_autograd_without_threads()  # before a forward that computes gradients starts it with some
             self._sources = sources = environment.sources(built.model)
+            environment.hold_sources()
             return Opened(
                 environment=environment.versions(),
                 parameters=built.parameters,
@@ -206,6 +207,7 @@ class OpenTarget:
         fact = captured_fact(part, seconds=time.perf_counter() - started)
         if fills:
             fact = msgspec.structs.replace(fact, has_values=True)
+        environment.hold_sources()
         now = environment.sources(part.built.module)
         sources = {what: identity for what, identity in now.items() if self._sources.get(what) != identity}
         note = unrecorded_note(self._take_new_reasons())

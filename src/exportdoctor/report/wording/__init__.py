@@ -111,6 +111,7 @@ from exportdoctor.report.wording.repro import (
 from exportdoctor.report.wording.rewrites import DOCUMENTED
 from exportdoctor.report.wording.scan import (
     PARTS_HEADER,
+    changed_meanwhile,
     cost,
     coverage,
     cut_off_note,
@@ -165,6 +166,7 @@ __all__ = [
     "SEEN_VERSIONS", "SYMBOLS", "VERDICT_STATUS", "agreement_cell", "agreement_line", "build_ended",
     "build_killed", "chapter",
     "combined_rows", "cost", "cost_share", "count", "coverage", "crash_message", "culprit_line", "cure", "cure_title",
+    "changed_meanwhile",
     "cured_step", "cut_off_note", "different_findings", "dimensions", "duration", "event_line", "evidence",
     "exception_line", "export_command",
     "export_ended", "export_headline", "export_lines", "left_from_before",

@@ -242,6 +242,12 @@ def cut_off_note(report: Report) -> str:
     return "" if report.complete else f"This run was cut off. Continue with: {resume_command(report.run)}"
 
 
+def changed_meanwhile(files: Sequence[str]) -> str:
+    """Files that were saved anew while a scan ran."""
+    more = f" and {count(len(files) - 1, 'other file')}" if len(files) > 1 else ""
+    return f"{files[0]}{more} changed while the scan ran: the report is of what was imported. Scan again"
+
+
 def resume_command(run: str) -> str:
     """The command that continues a run."""
     return f"exportdoctor scan --resume {run}"
