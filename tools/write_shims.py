@@ -68,7 +68,8 @@ SHIMS = (
 
 `enter` gets the call of `torch.export.export` and yields the one to make. A shim that changes the inputs does so with
 `call.with_inputs(compute)`: `compute` gets the inputs by name and returns those to add, so that other inputs can be
-turned into the program's later. A shim that raises, or that leaves something behind, is noticed and named.
+turned into the program's later. A shim that raises, or that leaves something behind, is noticed and named. Its file may
+import what lies beside it; `scan --shims FILE` names the file in the commands that it prints.
 """
 
 
