@@ -51,9 +51,12 @@ def scaled(x: Tensor, mode: str) -> Tensor:
     return x.double() if mode == "fine" else x[:, :1].clone()
 
 
-def once(x: Tensor, ran: list[int] = []) -> Tensor:  # noqa: B006, for all calls
-    ran.append(len(x))
-    if len(ran) > 3:
+RAN: list[int] = []
+
+
+def once(x: Tensor) -> Tensor:
+    RAN.append(len(x))
+    if len(RAN) > 3:
         raise KeyError("it ran before")
     return x * 2
 
@@ -129,6 +132,26 @@ def test_a_program_with_it_computes_what_eager_does(case: Any, library: Any) -> 
         torch.testing.assert_close(program(x), model(x))
     with torch.no_grad(), pytest.raises(Exception, match="asked"):  # as before
         export_program(call)
+
+
+SAID = {
+    "a part of the rows": "float32[(x.shape[0] + 1) // 2, x.shape[1]]",
+    "more rows": "float32[2 * x.shape[0] + 1, x.shape[1]]",
+    "rows of a fixed number": "float32[7, x.shape[1]]",
+    "rows of which only a run can tell": "float32[any size, x.shape[1]]",
+    "a size that is an argument": "int64[x.shape[0], k]",
+    "a product of sizes": "float32[16 * x.shape[0]]",
+    "another layout": "float32 in the sizes and the layout of x",
+    "several results": "float32[x.shape[0]] and uint8[x.shape[0], x.shape[1]]",
+    "two kinds of calls": "float64[x.shape[0], x.shape[1]]; for other arguments float32[x.shape[0], 1]",
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_what_the_fake_kernel_gives_is_told(name: str, library: Any) -> None:
+    _, call = model_of(library, OPERATORS[name])
+    with torch.no_grad(), apply_shims([find("fake-kernels")], call) as changed:
+        assert changed.notes == (f"the fake kernel of {SPACE}::asked gives {SAID[name]}",)
 
 
 @pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED.keys())

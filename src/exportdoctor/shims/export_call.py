@@ -52,7 +52,8 @@ class ExportCall:
     `convert` turns inputs of the untouched module into inputs of the program that this call makes. It stays good after
     the shims are gone, so that the program can be compared with eager. `made` are the inputs that it computes, and
     `sets` the attributes that it sets for the example as it computes them. `converts_for` are those of the program for
-    which this call's arguments are converted; None where they are what is exported.
+    which this call's arguments are converted; None where they are what is exported. `notes` say what shims took for
+    granted: on what the program hangs that no input shows.
     """
 
     module: nn.Module
@@ -67,6 +68,7 @@ class ExportCall:
     made: frozenset[str] = frozenset()
     sets: frozenset[str] = frozenset()
     converts_for: frozenset[str] | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def named(self) -> dict[str, Any]:

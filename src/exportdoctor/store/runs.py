@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import shutil
 from collections.abc import Collection, Iterator, Sequence
-from operator import itemgetter
 from pathlib import Path
 from typing import Literal
 
@@ -61,9 +60,8 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_runs(root: Path | None = None) -> tuple[RunSummary, ...]:
-    """All runs, the one last started or resumed first; one that cannot be read is listed with its problem."""
-    found = [_summary(run, path) for run, path in _last_written_first(root)]
-    return tuple(summary for _, summary in sorted(found, key=itemgetter(0), reverse=True))
+    """All runs, the one last started first; one that cannot be read is listed with its problem."""
+    return tuple(sorted((_summary(run, path) for run, path in _last_written_first(root)), key=lambda run: -run.at))
 
 
 def run_ids() -> tuple[str, ...]:
@@ -168,11 +166,7 @@ def _began(path: Path) -> float:
         events = journal.read_events(path / journal.NAME, only=("run_started", "run_resumed"))
     except ExportdoctorError:
         return _age(path)
-    return _last_start(events) if events else _age(path)
-
-
-def _last_start(events: Sequence[ev.AnyEvent]) -> float:
-    return max(event.at for event in events if isinstance(event, ev.RunStarted | ev.RunResumed))
+    return max((event.at for event in events), default=_age(path))
 
 
 def _last_written_first(root: Path | None) -> list[tuple[str, Path]]:
@@ -221,19 +215,19 @@ def _age(path: Path) -> float:
         return 0.0
 
 
-def _summary(run: str, path: Path) -> tuple[float, RunSummary]:
-    """When the run began, as `_began` has it, and its entry in the list, from a few of its events."""
+def _summary(run: str, path: Path) -> RunSummary:
+    """The entry of a run in the list, from a few of its events."""
     try:
         events = journal.read_events(path / journal.NAME, only=_SUMMARY_EVENTS)
     except ExportdoctorError as error:
-        return _unreadable(run, path, error.message)
+        return RunSummary(run=run, path=str(path), status="unreadable", at=_age(path), problem=error.message)
     started = events[0] if events else None
     if not isinstance(started, ev.RunStarted):
-        return _unreadable(run, path, "no events")
+        return RunSummary(run=run, path=str(path), status="unreadable", at=_age(path), problem="no events")
     last = _last_end(events)
     parts: dict[str, str] = {event.part: event.verdict for event in events if isinstance(event, ev.PartFinished)}
     status = _status(path, last)
-    summary = RunSummary(
+    return RunSummary(
         run=run,
         path=str(path),
         status=status,
@@ -246,12 +240,6 @@ def _summary(run: str, path: Path) -> tuple[float, RunSummary]:
         exit_code=last.exit_code if last else None,
         problem=(last.error or "") if last else "",
     )
-    return _last_start(events), summary
-
-
-def _unreadable(run: str, path: Path, problem: str) -> tuple[float, RunSummary]:
-    age = _age(path)
-    return age, RunSummary(run=run, path=str(path), status="unreadable", at=age, problem=problem)
 
 
 def sources_of(path: Path) -> dict[str, str]:

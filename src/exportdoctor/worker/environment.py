@@ -7,6 +7,7 @@ import linecache
 import os
 import platform
 import sys
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -61,11 +62,15 @@ def hold_sources() -> None:
     when its user may have saved another one."""
     for module in list(sys.modules.values()):
         path = getattr(module, "__file__", None)
-        if type(path) is not str or not path.endswith(".py") or not is_local_file(path):
-            continue
-        known = linecache.cache.get(path)
-        if (known is None or len(known) < 4 or known[1] is not None) and (lines := linecache.getlines(path)):
-            linecache.cache[path] = (sum(map(len, lines)), None, lines, path)  # without a time it is not read again
+        with suppress(OSError):  # the working folder may be gone
+            if type(path) is str and path.endswith(".py") and is_local_file(path):
+                _hold(path)
+
+
+def _hold(path: str) -> None:
+    known = linecache.cache.get(path)
+    if (known is None or len(known) < 4 or known[1] is not None) and (lines := linecache.getlines(path)):
+        linecache.cache[path] = (sum(map(len, lines)), None, lines, path)  # without a time it is not read again
 
 
 def replaced_functions() -> tuple[tuple[str, str, str], ...]:

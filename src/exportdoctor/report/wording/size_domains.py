@@ -257,7 +257,7 @@ def domain_details(domain: SizeDomain) -> Iterator[str]:
         if number in domain.dropped:
             yield f"  {_then(domain, number)}"
     for trial in domain.trials:
-        told = [one for one in trial.answers if one.outcome == "refuses" and not trial.eager and trial.condition < 0]
+        told = _unexplained_refusals(trial)
         if trial.eager and trial.condition < 0 and trial.answers[0].outcome == "refuses":
             yield f"{trial.inputs}: {_refusal_words(trial)}: {trial.eager}"
         for one in told[:1]:
@@ -271,6 +271,11 @@ def domain_details(domain: SizeDomain) -> Iterator[str]:
     yield from _unsteady_sizes(domain)
     yield from domain.notes
     yield verdict(domain)
+
+
+def _unexplained_refusals(trial: SizeTrial) -> list[StageAnswer]:
+    """The stages that refuse what eager answers, though no condition says so."""
+    return [one for one in trial.answers if one.outcome == "refuses" and not trial.eager and trial.condition < 0]
 
 
 def _unsteady_sizes(domain: SizeDomain) -> Iterator[str]:
@@ -297,9 +302,13 @@ def _refusal_words(trial: SizeTrial) -> str:
 
 
 def boundary_lines(domain: SizeDomain) -> Iterator[str]:
-    """The sizes at which a stage is wrong, or does not refuse what eager refuses, or eager answers by chance."""
+    """The sizes at which a stage is wrong, refuses what eager answers, or does not refuse what eager refuses, or eager
+    answers by chance."""
     yield from _unsteady_sizes(domain)
     for trial in domain.trials:
+        yield from (
+            f"{trial.inputs}: {one.stage} refuses what eager answers" for one in _unexplained_refusals(trial)[:1]
+        )
         for one in trial.answers:
             if one.outcome in ("wrong", "alone"):
                 why = domain.conditions[trial.condition] if trial.condition >= 0 else None

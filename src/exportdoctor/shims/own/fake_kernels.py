@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 from operator import itemgetter
@@ -26,8 +26,23 @@ _MOST_ALIKE = 3
 """Calls of one kind with equal sizes: a model may have as many as it has layers."""
 _MORE = (1, 2, 3)
 _DIVISORS = (2, 3, 4, 5, 8, 16, 32)
-_Size = Callable[[list[Any]], Any]
-"""Computes a size of a result from the sizes and whole numbers of a call, in their order."""
+
+
+@dataclass(frozen=True)
+class _Size:
+    """A size of a result: `compute` gives it for the sizes and whole numbers of a call, in their order, and `words` as
+    an expression of what these are called."""
+
+    compute: Callable[[Sequence[Any]], Any]
+    words: Callable[[Sequence[str]], str]
+
+
+@dataclass(frozen=True)
+class _Result:
+    """A result: `make` gives it for the tensors and the numbers of a call; `words` are for what these are called."""
+
+    make: Callable[[list[Any], list[Any]], Any]
+    words: Callable[[Sequence[str], Sequence[str]], str]
 
 
 @dataclass(frozen=True)
@@ -61,13 +76,16 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
     lacking = {one: each for one, each in calls.items() if lacks_fake_kernel(one, *each[0])}
     if not lacking:
         raise NotApplicable("forward calls no operator from outside of torch that has no fake kernel")
+    notes: list[str] = []
     with ExitStack() as stack:
         for operator, each in lacking.items():
+            kernel, said = _kernel_of(operator, each)
+            notes.append(f"the fake kernel of {operator.name()} gives {said}")
             try:
-                stack.enter_context(registered_fake_kernel(operator, _kernel_of(operator, each)))
+                stack.enter_context(registered_fake_kernel(operator, kernel))
             except RuntimeError as error:
                 raise NotApplicable(f"torch takes no fake kernel for {operator.name()}: {error}") from error
-        yield call
+        yield replace(call, notes=(*call.notes, *notes))
 
 
 _Given = tuple[tuple[Any, ...], dict[str, Any]]
@@ -99,8 +117,8 @@ def _calls_of_operators(call: ExportCall) -> dict[Any, list[_Given]]:
     return found
 
 
-def _kernel_of(operator: Any, calls: Sequence[_Given]) -> Callable[..., Any]:
-    """A function that gives empty tensors as the operator was seen to give them."""
+def _kernel_of(operator: Any, calls: Sequence[_Given]) -> tuple[Callable[..., Any], str]:
+    """A function that gives empty tensors as the operator was seen to give them, and what these are in words."""
     kinds: list[tuple[Any, list[_Given]]] = []
     for given in calls:
         kind = _taken_apart(*given)[0]
@@ -109,7 +127,12 @@ def _kernel_of(operator: Any, calls: Sequence[_Given]) -> Callable[..., Any]:
             kinds.append((kind, [given]))
         else:
             same.append(given)
-    makers = [(kind, _results_of(operator.name(), list(_sightings(operator, each)))) for kind, each in kinds]
+    makers = []
+    said = []
+    for kind, each in kinds:
+        make, words = _results_of(operator.name(), list(_sightings(operator, each)))
+        makers.append((kind, make))
+        said.append(words(*_names(operator, each[0])))
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         kind, tensors, numbers = _taken_apart(args, kwargs)
@@ -118,7 +141,7 @@ def _kernel_of(operator: Any, calls: Sequence[_Given]) -> Callable[..., Any]:
             raise RuntimeError(f"no eager run called {operator.name()} with such arguments")
         return make(tensors, numbers)
 
-    return kernel
+    return kernel, "; for other arguments ".join(dict.fromkeys(said))
 
 
 def _sightings(operator: Any, calls: Sequence[_Given]) -> Iterator[_Sighting]:
@@ -217,6 +240,27 @@ def _taken_apart(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, li
     return (layout, kinds), tensors, numbers
 
 
+def _names(operator: Any, given: _Given) -> tuple[list[str], list[str]]:
+    """What the tensors of a call are called, and its sizes and whole numbers, as `_taken_apart` has them."""
+    import torch
+
+    args, kwargs = given
+    parameters = [one.name for one in operator._schema.arguments]
+    named = [*zip(parameters, args, strict=False), *kwargs.items()]
+    tensors: list[str] = []
+    numbers: list[str] = []
+    for parameter, value in named:
+        leaves = tree_flatten(value)[0]
+        for place, leaf in enumerate(leaves):
+            name = parameter if leaf is value else f"{parameter}[{place}]"
+            if isinstance(leaf, torch.Tensor):
+                tensors.append(name)
+                numbers += [f"{name}.shape[{dim}]" for dim in range(leaf.dim())]
+            elif _is_number(leaf):
+                numbers.append(name)
+    return tensors, numbers
+
+
 def _is_number(value: Any) -> bool:
     import torch
 
@@ -227,22 +271,28 @@ def _fact_of(tensor: Any) -> _Tensor:
     return _Tensor(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor.is_contiguous())
 
 
-def _results_of(name: str, seen: Sequence[_Sighting]) -> Callable[[list[Any], list[Any]], Any]:
-    """Makes the results of a call from its tensors and numbers."""
+def _results_of(
+    name: str, seen: Sequence[_Sighting]
+) -> tuple[Callable[[list[Any], list[Any]], Any], Callable[[Sequence[str], Sequence[str]], str]]:
+    """What makes the results of a call from its tensors and numbers, and what says which they are."""
     first = seen[0]
     if any(one.layout != first.layout for one in seen):
         raise NotApplicable(f"{name} gives results of another structure from one call to the next")
     made = [_result(name, place, seen) for place in range(len(first.results))]
-    return lambda tensors, numbers: tree_unflatten([make(tensors, numbers) for make in made], first.layout)
+    return (
+        lambda tensors, numbers: tree_unflatten([one.make(tensors, numbers) for one in made], first.layout),
+        lambda tensors, numbers: " and ".join(one.words(tensors, numbers) for one in made) or "nothing",
+    )
 
 
-def _result(name: str, place: int, seen: Sequence[_Sighting]) -> Callable[[list[Any], list[Any]], Any]:
+def _result(name: str, place: int, seen: Sequence[_Sighting]) -> _Result:
     import torch
 
     results = [one.results[place] for one in seen]
     first = results[0]
+    dtype = str(getattr(first, "dtype", "")).removeprefix("torch.")
     if all(one is None for one in results):
-        return lambda tensors, numbers: None
+        return _Result(lambda tensors, numbers: None, lambda tensors, numbers: "None")
     if not all(isinstance(one, _Tensor) for one in results):  # a number would be a constant of the program
         raise NotApplicable(f"{name} gives what is no tensor")
     if len({(one.dtype, one.device, len(one.shape)) for one in results}) > 1:
@@ -251,17 +301,20 @@ def _result(name: str, place: int, seen: Sequence[_Sighting]) -> Callable[[list[
     if not all(one.is_contiguous for one in results):
         if alike is None:
             raise NotApplicable(f"{name} gives tensors in a memory layout of its own")
-        return lambda tensors, numbers: torch.empty_like(tensors[alike], dtype=first.dtype)
+        return _Result(
+            lambda tensors, numbers: torch.empty_like(tensors[alike], dtype=first.dtype),
+            lambda tensors, numbers: f"{dtype} in the sizes and the layout of {tensors[alike]}",
+        )
     inputs = [one.numbers for one in seen]
     sizes = [_size([one.shape[dim] for one in results], inputs) for dim in range(len(first.shape))]
 
     def make(tensors: list[Any], numbers: list[Any]) -> Any:
-        shape = [size(numbers) for size in sizes]
+        shape = [size.compute(numbers) for size in sizes]
         at = next((one.device for one, fact in zip(tensors, seen[0].given, strict=True) if fact.device == first.device),
                   first.device)  # fmt: skip
         return torch.empty(shape, dtype=first.dtype, device=at)
 
-    return make
+    return _Result(make, lambda tensors, numbers: f"{dtype}[{', '.join(size.words(numbers) for size in sizes)}]")
 
 
 def _alike(seen: Sequence[_Sighting], place: int) -> int | None:
@@ -281,45 +334,58 @@ def _size(wanted: Sequence[int], inputs: Sequence[Sequence[int]]) -> _Size:
     columns = list(zip(*inputs, strict=True))
     for place, column in enumerate(columns):
         if list(column) == list(wanted):
-            return itemgetter(place)
+            return _Size(itemgetter(place), itemgetter(place))
     if len(set(wanted)) == 1:
-        return lambda numbers: wanted[0]
+        return _Size(lambda numbers: wanted[0], lambda names: str(wanted[0]))
     for place, column in enumerate(columns):
-        if (computed := _of_one(wanted, column)) is not None:
-            return partial(_compute, computed, place)
+        if (form := _of_one(wanted, column)) is not None:
+            return _Size(partial(_apply, form.compute, place), partial(_apply, form.words, place))
     for one, other in combinations(range(len(columns)), 2):
         if all(size == a * b for size, a, b in zip(wanted, columns[one], columns[other], strict=True)):
-            return partial(_multiply, one, other)
-    return lambda numbers: torch.library.get_ctx().new_dynamic_size()
+            return _product(one, other)
+    return _Size(lambda numbers: torch.library.get_ctx().new_dynamic_size(), lambda names: "any size")
 
 
-def _of_one(wanted: Sequence[int], column: Sequence[int]) -> Callable[[Any], Any] | None:
+def _product(one: int, other: int) -> _Size:
+    return _Size(lambda numbers: numbers[one] * numbers[other], lambda names: f"{names[one]} * {names[other]}")
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A function of one number, and how it is written."""
+
+    compute: Callable[[Any], Any]
+    words: Callable[[str], str]
+
+
+def _of_one(wanted: Sequence[int], column: Sequence[int]) -> _Form | None:
     """The size as a function of one number, of which at least two values were seen."""
     low, high = min(column), max(column)
     if low == high:
         return None
     at = dict(zip(column, wanted, strict=True))
     factor = (at[high] - at[low]) // (high - low)
-    forms = [partial(_scale, factor=factor, shift=at[low] - factor * low)] if factor > 0 else []
-    forms += [partial(_divide, more=more, by=divisor) for divisor in _DIVISORS for more in range(divisor)]
+    forms = [_multiple(factor, at[low] - factor * low)] if factor > 0 else []
+    forms += [_quotient(more, divisor) for divisor in _DIVISORS for more in range(divisor)]
     pairs = list(zip(wanted, column, strict=True))
-    return next((form for form in forms if all(size == form(number) for size, number in pairs)), None)
+    return next((form for form in forms if all(size == form.compute(number) for size, number in pairs)), None)
 
 
-def _compute(form: Callable[[Any], Any], place: int, numbers: list[Any]) -> Any:
-    return form(numbers[place])
+def _apply(function: Callable[[Any], Any], place: int, values: Sequence[Any]) -> Any:
+    return function(values[place])
 
 
-def _multiply(one: int, other: int, numbers: list[Any]) -> Any:
-    return numbers[one] * numbers[other]
+def _multiple(factor: int, shift: int) -> _Form:
+    end = f" {'+' if shift > 0 else '-'} {abs(shift)}" if shift else ""
+    return _Form(
+        lambda number: factor * number + shift, lambda name: f"{f'{factor} * ' if factor > 1 else ''}{name}{end}"
+    )
 
 
-def _scale(number: Any, *, factor: int, shift: int) -> Any:
-    return factor * number + shift
-
-
-def _divide(number: Any, *, more: int, by: int) -> Any:
-    return (number + more) // by
+def _quotient(more: int, by: int) -> _Form:
+    return _Form(
+        lambda number: (number + more) // by, lambda name: f"({name} + {more}) // {by}" if more else f"{name} // {by}"
+    )
 
 
 SHIM = Shim(

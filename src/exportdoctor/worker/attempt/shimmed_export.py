@@ -129,7 +129,7 @@ def shimmed_export(
         known = proof.hold_known(known)
     if known.rows[0].says_nothing:
         return known.rows
-    caught = "; ".join(filter(None, (say_texts(), note_extremes(program))))
+    caught = "; ".join(filter(None, (say_texts(), note_extremes(program), *given.notes)))
     if caught_there:
         raised = note_caught(caught_there, caught_in_eager(call.module, (one.calls for one in known.sets)))
         caught = "; ".join(filter(None, (raised, caught)))

@@ -156,7 +156,7 @@ def _export_under_shims(job: PartJob, call: ExportCall) -> tuple[PartExport, lis
         made.convert, made.sets = call.convert, call.sets
         with record_guards() as log:
             program = _export(job, call)
-        made.notes += filter(None, [note_extremes(program)])
+        made.notes += filter(None, [note_extremes(program), *call.notes])
         with _no_harm(made):
             planned = make_search(job.part, call, program, log)
             planned.seconds = _SECONDS_OF_SIZES

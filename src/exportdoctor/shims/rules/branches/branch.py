@@ -74,10 +74,10 @@ SHIM = Shim(
     soundness="precondition",
     enter=_enter,
     does=(
-        "An `if` on the value of a tensor, such as a clamp of values that overflow or an early return, is "
-        "rewritten in the function's syntax tree: both arms are computed, and the program chooses between "
-        "their results. Two numbers of one type give a number, which is read from such a choice. Where an arm may "
-        "refuse the values for which it is not taken (it looks up places, divides whole numbers, raises, or gives "
+        "An `if` on the value of a tensor, such as a clamp of values that overflow or an early return, or a `match` of "
+        "one with plain values, is rewritten in the function's syntax tree: both arms are computed, and the program "
+        "chooses between their results. Two numbers of one type give a number, which is read from such a choice. Where "
+        "an arm may refuse the values for which it is not taken (it looks up places, divides whole numbers, raises, or gives "
         "NaN), torch.cond computes one arm only; the shim does not apply where torch does not take them. Arms must "
         "only compute, by assignments to local names, or write into tensors, and into lists and dicts that the "
         "function makes: they write into copies, and the values that are chosen are written back. They may not raise, "

@@ -17,6 +17,7 @@ from exportdoctor.core.failure.frames import is_local_file, is_user_file
 from exportdoctor.core.parse_indented import parse_indented
 from exportdoctor.core.patch_attribute import patch_item
 from exportdoctor.shims.export_call import ExportCall
+from exportdoctor.shims.rules.code.plain_match import MatchesAsBranches
 from exportdoctor.targets.held_state import attributes_of
 
 _MOST_WRAPPED = 50
@@ -175,7 +176,8 @@ def _is_filled(cell: Any) -> bool:
 
 
 def definition_of(function: FunctionType) -> ast.FunctionDef | None:
-    """Its syntax tree with the line numbers of its file, without decorators; `None` where there is no source."""
+    """Its syntax tree with the line numbers of its file, without decorators, `match` on plain values as branches;
+    `None` where there is no source."""
     known = _MADE.get(function) or _WRITTEN.get(function.__code__)
     if known is not None:
         return copy.deepcopy(known)
@@ -183,7 +185,7 @@ def definition_of(function: FunctionType) -> ast.FunctionDef | None:
         tree = parse_indented(inspect.getsource(function.__code__))
     except (OSError, TypeError, SyntaxError):
         return None
-    node = tree.body[0] if tree.body else None
+    node = MatchesAsBranches().visit(tree).body[0] if tree.body else None
     if not isinstance(node, ast.FunctionDef) or node.name != function.__code__.co_name:  # a lambda in a line with `def`
         return None
     ast.increment_lineno(node, function.__code__.co_firstlineno - 1)
