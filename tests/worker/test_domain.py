@@ -80,6 +80,23 @@ def test_a_derived_dimension_is_no_guard() -> None:
     assert not any("multiple" in one.text for one in domain.conditions)
 
 
+class Standard(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / x.std(0)
+
+
+@pytest.mark.slow
+def test_sizes_at_which_eager_gives_nothing_but_nan_are_named() -> None:
+    part = BuiltPart(
+        name="default", title="", module=Standard(), prefix="", args=(torch.randn(5, 4),), kwargs={},
+        dynamic_shapes=({0: torch.export.Dim("rows")},), axes={"rows": ("input[0]",)},
+    )  # fmt: skip
+    domain = search_sizes(part)
+    (said,) = (note for note in domain.notes if "nothing but NaN" in note)
+    assert said == "x[0] 1: nothing can be compared, eager gives nothing but NaN"
+    assert not any(trial.inputs == "x[0] 1" for trial in domain.trials)
+
+
 QUOTED = """
 import torch
 from torch import nn

@@ -56,6 +56,11 @@ def sizes_not_made(titles: Sequence[str]) -> str:
     return f"not tried, since the example has no elements there to repeat: {', '.join(dict.fromkeys(titles))}"
 
 
+def only_nan(titles: Sequence[str]) -> str:
+    """Sizes at which there is nothing to compare with."""
+    return f"{_some_inputs(titles)}: nothing can be compared, eager gives nothing but NaN"
+
+
 def drawn_sets(tried: int, told: int) -> str:
     """How many other input sets were run."""
     rest = "all of them right" if not told else f"{told} of them not right in every stage; each way is listed above"

@@ -67,6 +67,7 @@ class DomainSearch:
         self._conditions: list[SizeCondition] = []
         self._untried: list[str] = []
         self._not_made: list[str] = []
+        self._only_nan: list[str] = []
         self._unsteady: list[str] = []
         self._planned: dict[str, PlannedTrial] = {}
         self._tried: dict[str, SizeTrial] = {}
@@ -114,6 +115,7 @@ class DomainSearch:
                 self._leave_out(title)
             elif self.eager is not None and not one.ask(self.eager, first, self._other_numbers(one)):
                 del self._planned[title]
+                self._only_nan.append(title)
             room -= one.size_of_answer()
 
     def finish(self, others: Sequence[InputSet] = ()) -> SizeDomain:
@@ -151,6 +153,7 @@ class DomainSearch:
             unsteady=tuple(self._unsteady),
             notes=(
                 *((wording.sizes_not_made(self._not_made),) if self._not_made else ()),
+                *((wording.only_nan(self._only_nan),) if self._only_nan else ()),
                 *((wording.drawn_sets(len(tried), len(told)),) if tried else ()),
             ),
         )
