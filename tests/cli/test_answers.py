@@ -179,6 +179,7 @@ async def test_tools_answer_from_a_stored_run_and_write_nowhere_else(tmp_path: P
     assert outside(tmp_path) == before
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("events", "said"),

@@ -513,6 +513,7 @@ def test_a_shims_helper_that_changed_is_noticed(home: Path, monkeypatch: pytest.
     assert verdicts == [True, False]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_file_that_is_saved_anew_while_a_scan_runs_is_told_and_the_report_is_of_what_was_imported(
     tmp_path: Path,

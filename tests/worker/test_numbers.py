@@ -635,6 +635,7 @@ def write_layers(folder: Path, factory: str) -> tuple[str, Any]:
     return f"{folder / 'target.py'}:{factory}", made.model_proto
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("error", [0.0, 0.3])
 def test_a_file_that_computes_in_float16_and_gives_float32_is_held_to_float16(error: float, tmp_path: Path) -> None:
@@ -651,6 +652,7 @@ def test_a_file_that_computes_in_float16_and_gives_float32_is_held_to_float16(er
     assert (found.verdict in ("agrees", "agrees_but_ties")) == (not error)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_equal_rows_in_float16_are_not_held_to_more_than_rounding(tmp_path: Path) -> None:
     import onnx
@@ -715,6 +717,7 @@ def capped():
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("factory", "said"),

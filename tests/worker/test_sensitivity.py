@@ -364,6 +364,7 @@ def build():
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("to", ["int8", "w8a8"])
 def test_transposed_convolutions_are_layers_and_given_sets_fit_positional_inputs(tmp_path: Path, to: Any) -> None:
