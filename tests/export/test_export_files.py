@@ -658,5 +658,5 @@ def test_a_users_shim_is_found_by_the_commands_that_the_scan_prints(tmp_path: Pa
     failed = ask("export", "gate.py:build", "--to", "pt2", "--shims", "none", "-o", "model.pt2", "-q")
     assert failed.returncode == 1
     assert "shims   none\n" in failed.stdout
-    assert "model.pt2 is of an earlier export" in failed.stdout
+    assert "model.pt2 was there before" in failed.stdout
     assert (tmp_path / "model.pt2").read_bytes() == before

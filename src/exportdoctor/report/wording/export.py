@@ -285,7 +285,7 @@ def unrunnable_program(error: BaseException) -> str:
 
 def left_from_before(path: str) -> str:
     """Said of a file of that name where none was written: the proof beside it is not its own."""
-    return f"  note    {path} is of an earlier export, and was left as it is; the proof is not of it"
+    return f"  note    {path} was there before, and was left as it is; the proof is not of it"
 
 
 def unloadable_file(why: str) -> str:
