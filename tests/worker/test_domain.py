@@ -154,7 +154,7 @@ def test_sizes_that_are_left_to_torch_are_not_tied_as_declared(tmp_path: Path) -
 @pytest.mark.slow
 def test_rows_in_pairs_are_multiples_of_two_by_the_line_of_the_view() -> None:
     result = domain_of("pairs")
-    assert words(result) == {"x[0]": "multiples of 2 from 4", "x[1]": "4 only, as declared"}
+    assert words(result) == {"x[0]": "multiples of 2 from 4", "x[1]": "4 only, not dynamic"}
     assert outcomes(result, "x[0] 4") == ("answers", "right", "right", "right")
     assert outcomes(result, "x[0] 7")[:3] == ("refuses", "refuses", "refuses")
     assert source_of(result, "x[0] 7") == "rows = x.view(-1, 8)"
@@ -319,6 +319,7 @@ def test_a_file_alone_is_asked_what_it_takes(tmp_path: Path) -> None:
     result = find_domain(DomainRequest(file=str(tmp_path / "linear.pt2")), lambda _: None)
     assert words(result)["input[0]"] == "3 to 9"
     assert outcomes(result, "input[0] 10")[1:] == ("refuses", "answers")
+    assert "  input[0] ≤ 9: the range of this size in the file" in [*domain_details(result.domain)]
 
 
 def test_a_file_that_is_no_program_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -146,13 +146,27 @@ def read_by_call(finding: Finding) -> str:
                 f"Write `{x} == torch.arange(...)` with the number of classes in place of `{_short_code(call)}`, which "
                 "takes none that depends on values."
             )
-        if name in ("int", "float") and len(call.args) == 1 and isinstance(call.args[0], ast.Call):
+        if name in ("int", "float") and len(call.args) == 1:
+            instead = _read_as_symbol(call.args[0])
             whole = ", if it is a whole number" if name == "int" else ""
-            return (
-                f"Write `{ast.unparse(call.args[0])}.item()` in place of `{ast.unparse(call)}`{whole}: `{name}` needs "
-                "its value, and `item` gives a symbol for it."
-            )
+            if instead:
+                return (
+                    f"Write `{instead}` in place of `{ast.unparse(call)}`{whole}: `{name}` needs its value, and "
+                    "`item` gives a symbol for it."
+                )
     return _index_of_values(finding)
+
+
+def _read_as_symbol(value: ast.expr) -> str:
+    """`x.max().item()` of a call that gives a tensor, or that is one of `item`; empty for others."""
+    match value:
+        case ast.Call(func=ast.Attribute(attr="item"), args=[], keywords=[]):
+            return ast.unparse(value)
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="math" | "np" | "numpy" | "operator"))):
+            return ""
+        case ast.Call(func=ast.Attribute(attr=name)) if name not in _GIVE_PYTHON:
+            return f"{ast.unparse(value)}.item()"
+    return ""
 
 
 def compared_as_tensors(finding: Finding) -> str:

@@ -111,7 +111,7 @@ def _declaration(axis: SizeAxis) -> str:
 
 def _rule_in_words(axis: SizeAxis) -> str:
     if axis.fixed:
-        return f"{axis.example} only, as declared"
+        return f"{axis.example} only, not dynamic"
     if axis.only:
         return f"{_some_sizes(axis.only)}{_end_of_list(axis) or ' only'}"
     if not axis.until:
@@ -211,10 +211,11 @@ def _refuses_alone(domain: SizeDomain, trial: SizeTrial) -> bool:
     return not trial.eager and not declared and trial.answers[0].outcome == "refuses"
 
 
-def condition_line(condition: SizeCondition) -> str:
-    """What is asked, who asks, and where."""
+def condition_line(condition: SizeCondition, alone: bool = False) -> str:
+    """What is asked, who asks, and where. `alone`: of a file without eager beside it."""
     at = f", {short_path(condition.file)}:{condition.line}" if condition.file else ""
-    return f"{condition.text}: {_KINDS[condition.kind]}{at}"
+    who = "the range of this size in the file" if alone and condition.kind == "declared" else _KINDS[condition.kind]
+    return f"{condition.text}: {who}{at}"
 
 
 def trial_header(domain: SizeDomain) -> tuple[str, ...]:
@@ -256,7 +257,7 @@ def domain_details(domain: SizeDomain) -> Iterator[str]:
             yield f"{mark.join(sizes[:_MOST_SIZES])}{more}: {end}"
         if not ends:
             yield "not violated by what was tried"
-        yield f"  {condition_line(condition)}"
+        yield f"  {condition_line(condition, _is_alone(domain))}"
         if condition.source:
             yield f"      {condition.source}"
         if number in domain.dropped:
