@@ -234,14 +234,14 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 def _move_ratchet(path: Path, differences: list[tuple[str, BaselineDifference]]) -> str:
     """Take out what is fixed; a file that is not there yet is written with all that fails."""
-    from exportdoctor.core.run.known_failures import Baseline
+    from exportdoctor.core.run.known_failures import Baseline, without_fixed
     from exportdoctor.store.baseline_file import write_baseline
 
     first = not path.exists()
     baseline = Baseline() if first else _read_baseline(path)
     for check, difference in differences:
-        known = set(baseline.failures.get(check, ())) - set(difference.fixed)
-        baseline = baseline.replace_check(check, known | set(difference.new) if first else known)
+        known = without_fixed(baseline.failures.get(check, ()), difference.fixed)
+        baseline = baseline.replace_check(check, difference.new if first else known)
     write_baseline(path, baseline)
     fixed = sum(len(difference.fixed) for _, difference in differences)
     return f"{path.name} written" if first else f"{path.name}: {fixed} taken out"
@@ -310,7 +310,6 @@ def _try_rewrites(report: Report, difference: BaselineDifference, plan: Any, run
 
     from exportdoctor.core.errors import ExportdoctorError
     from exportdoctor.core.records.target import TargetRef
-    from exportdoctor.core.run.known_failures import known_failure
     from exportdoctor.core.scan_options import ScanOptions
     from exportdoctor.engine.cure.try_rewrites import try_rewrites
     from exportdoctor.process.launcher import Fork
@@ -318,7 +317,7 @@ def _try_rewrites(report: Report, difference: BaselineDifference, plan: Any, run
 
     findings = list(report.findings)
     for place, finding in enumerate(findings):
-        if known_failure(finding) not in difference.broken:
+        if not difference.breaks(finding):
             continue
         try:
             tried = tuple(try_rewrites(finding, TargetRef(ref=plan.ref), ScanOptions(), Fork(plan)))
@@ -332,23 +331,20 @@ def _try_rewrites(report: Report, difference: BaselineDifference, plan: Any, run
 
 def _failure_text(report: Report, difference: BaselineDifference) -> str:
     """The findings that are new, each with its line, and what the baseline has in their place."""
-    from exportdoctor.core.run.known_failures import known_failure
     from exportdoctor.report import wording
     from exportdoctor.report.canvas import Style
     from exportdoctor.report.explanation_page import as_text, own_line_blocks
     from exportdoctor.report.wording.baselines import failure_line
 
-    broken, was = set(difference.broken), {after: before for before, after in difference.changed}
     blocks = []
     for finding in report.findings:
-        failure = known_failure(finding)
-        if failure not in broken:
+        if not difference.breaks(finding):
             continue
         lines = [wording.title(finding, report), f"    {(finding.source or '').strip()}"]
         lines += [f"  {sentence}" for sentence in wording.chapter(finding, report)]
         lines.append(as_text(own_line_blocks(finding), Style()))
-        if failure in was:
-            lines.append(f"  In the baseline: {failure_line(was[failure])}")
+        if (before := difference.before(finding)) is not None:
+            lines.append(f"  In the baseline: {failure_line(before)}")
         lines.append(f"  Explained: exportdoctor explain {report.run} {finding.id}")
         blocks.append("\n".join(line for line in lines if line.strip()))
     return wording.plain("\n\n".join(blocks) or "the export did not end with a verdict")

@@ -14,7 +14,7 @@ from exportdoctor.core.failure.frames import frames_in_text, is_local_file, is_o
 from exportdoctor.core.failure.identity import (
     NameFreeSignature,
     across_parts,
-    across_runs,
+    identify_across_runs,
     name_free_signature,
     same_failure,
     same_line,
@@ -195,7 +195,7 @@ def test_a_violated_dimension_is_known_by_the_operation_that_asked_for_its_guard
 
 def test_a_finding_moves_by_lines_from_run_to_run_and_not_from_part_to_part() -> None:
     moved = msgspec.structs.replace(ATTENTION, line=1)
-    assert across_runs(moved) == across_runs(ATTENTION)
+    assert identify_across_runs([moved]).keys() == identify_across_runs([ATTENTION]).keys()
     assert across_parts(moved) != across_parts(ATTENTION)
     assert across_parts(msgspec.structs.replace(ATTENTION, part="vision")) == across_parts(ATTENTION)
 
@@ -206,7 +206,21 @@ def test_violated_dimensions_with_guards_at_two_lines_are_two_failures() -> None
         for line in (1, 2)
     )
     assert across_parts(one) != across_parts(other)
+    other = msgspec.structs.replace(
+        one, file=None, guard=Frame(file="/a.py", line=1, function="f", source="if x.shape[1] == 10:")
+    )
+    one = msgspec.structs.replace(one, file=None)
+    assert identify_across_runs([one]).keys().isdisjoint(identify_across_runs([other]))
     assert across_parts(one) == across_parts(msgspec.structs.replace(one, part="vision"))
+
+
+def test_a_finding_of_several_modules_is_identified_in_each_and_equal_ones_are_counted() -> None:
+    layers = msgspec.structs.replace(ATTENTION, module="0", modules=("0", "2"))
+    first_fixed = msgspec.structs.replace(ATTENTION, module="2", modules=("2",))
+    before, after = identify_across_runs([layers]), identify_across_runs([first_fixed])
+    assert [key[1] for key in before.keys() - after.keys()] == ["0"]
+    assert not after.keys() - before.keys()
+    assert len(identify_across_runs([first_fixed, first_fixed]).keys() - after.keys()) == 1
 
 
 def test_groups_of_kinds_hold_what_their_names_say() -> None:

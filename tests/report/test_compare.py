@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from exportdoctor.core.records.outcome import Frame
 from exportdoctor.core.run.events import RunStarted
 from exportdoctor.core.run.report import Report
 from exportdoctor.core.run.run_state import fold
@@ -131,10 +132,39 @@ def test_a_failure_of_a_function_whose_lines_have_changed_is_in_both_and_not_gon
     twice = msgspec.structs.replace(moved, id="F9", signature="5678")  # which of the two it became is not known
     unclear = compare_reports(old, msgspec.structs.replace(old, findings=(moved, twice, *others)))
     assert (len(unclear.findings_gone), len(unclear.findings_new), unclear.findings_moved) == (1, 2, ())
-    for change in ({"function": "other"}, {"module": "other"}, {"function": None}):
+    elsewhere = {"module": "other", "modules": ("other",)}
+    for change in ({"function": "other"}, elsewhere, {"function": None}):
         other = msgspec.structs.replace(moved, **change)
         found = compare_reports(old, msgspec.structs.replace(old, findings=(other, *others)))
         assert (len(found.findings_gone), len(found.findings_new), found.findings_moved) == (1, 1, ())
+
+
+def test_a_failure_that_is_mended_in_one_of_two_layers_is_gone_there_and_not_new_in_the_other() -> None:
+    old = report()
+    first, second, *others = old.findings
+    fewer = msgspec.structs.replace(second, module=second.modules[1], modules=second.modules[1:])
+    found = compare_reports(old, msgspec.structs.replace(old, findings=(first, fewer, *others)))
+    (gone,) = found.findings_gone
+    assert f"called by {second.modules[0]}: " in gone
+    assert (found.findings_new, found.findings_moved, found.findings_same) == ((), (), len(old.findings))
+    back = compare_reports(msgspec.structs.replace(old, findings=(first, fewer, *others)), old)
+    assert (back.findings_gone, back.findings_new) == ((), (gone,))
+    only_first = msgspec.structs.replace(second, modules=second.modules[:1])
+    many = compare_reports(old, msgspec.structs.replace(old, findings=(first, only_first, *others)))
+    assert f"{second.modules[1]} and {len(second.modules) - 2} other modules: " in many.findings_gone[0]
+
+
+def test_of_two_violated_dimensions_of_a_module_one_may_be_gone() -> None:
+    old = report()
+    guards = [Frame(file="/net.py", line=line, function="Net.forward", source=f"if h == {line}:") for line in (6, 8)]
+    one, other = (
+        msgspec.structs.replace(old.findings[0], id=f"F{i}", function=None, file=None, line=None, guard=guard)
+        for i, guard in enumerate(guards)
+    )
+    both, left = (msgspec.structs.replace(old, findings=findings) for findings in ((one, other), (one,)))
+    found = compare_reports(both, left)
+    assert ["net.py:8" in text for text in found.findings_gone] == [True]
+    assert (found.findings_new, found.findings_same, found.same) == ((), 1, False)
 
 
 def test_runs_that_share_no_finding_are_not_said_to_have_none() -> None:

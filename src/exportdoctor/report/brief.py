@@ -6,7 +6,7 @@ import msgspec
 
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.failure.finding import Finding
-from exportdoctor.core.failure.identity import across_parts
+from exportdoctor.core.failure.identity import across_parts, code_of
 from exportdoctor.core.run.report import PartRecord, PartVerdict, Report
 from exportdoctor.report import wording
 
@@ -23,7 +23,10 @@ class BriefPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BriefFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """A failure, once: `also` are the findings of other parts that are the same, `masked_by` the one that hides it."""
+    """A failure, once, at the line that fails, or that made the guard which a dimension violates.
+
+    `also` are the findings of other parts that are the same, `masked_by` the one that hides it.
+    """
 
     id: str
     part: str
@@ -94,15 +97,16 @@ def _brief_part(part: PartRecord) -> BriefPart:
 
 
 def _brief_finding(finding: Finding, report: Report) -> BriefFinding:
+    code = code_of(finding)
     same = (one.id for one in report.findings if one is not finding and across_parts(one) == across_parts(finding))
     return BriefFinding(
         id=finding.id,
         part=finding.part,
         module=finding.module,
-        function=finding.function or "",
-        file=finding.file or "",
-        line=finding.line or 0,
-        source=(finding.source or "").strip(),
+        function=code.function,
+        file=code.file,
+        line=code.line,
+        source=code.source,
         kind=finding.kind,
         message=wording.exception_line(finding),
         next=wording.next_step(finding),

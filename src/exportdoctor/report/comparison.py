@@ -1,6 +1,6 @@
 """What changed between two runs, for a new version, a fixed model or another machine.
 
-Findings are compared by part, submodule and signature, modules by part and FQN.
+Findings are compared by part, submodule and signature, for each module in which they occur; modules by part and FQN.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from exportdoctor.core.failure.finding import Finding
-from exportdoctor.core.failure.identity import across_runs
+from exportdoctor.core.failure.identity import code_of, identify_across_runs
 from exportdoctor.core.run.lane_matrix import FailureName
 from exportdoctor.core.run.report import PartRecord, Report
 from exportdoctor.core.run.run_state import RunState
@@ -18,6 +18,7 @@ from exportdoctor.report.changes import find_changes
 
 _SHOWN = 20  # changes that are told one by one
 _NAMED = 6  # modules that changed in one way and are named
+_Pair = tuple[Finding, Finding]
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +30,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """What differs from the first run to the second. Findings are named by part, module, place and exception.
+    """What differs from the first run to the second. Findings are named by part, module, place and exception, with the
+    modules of which this holds: where a failure is gone from one of two layers, it is in `findings_gone`, and counted
+    in `findings_same` too.
 
     `target`: what was scanned and how, where the runs are of two targets, of one that was built in two ways, or were
     asked for in two ways.
@@ -93,9 +96,11 @@ def compare_reports(before: Report, after: Report) -> Comparison:
         if module.status == "not_asked"
     }
     one, other = _findings(before, both, untried), _findings(after, both, untried)
-    gone = [finding for key, finding in one.items() if key not in other]
-    come = [finding for key, finding in other.items() if key not in one]
+    gone = [_in_module(finding, key) for key, finding in one.items() if key not in other]
+    come = [_in_module(finding, key) for key, finding in other.items() if key not in one]
     moved = _pair_moved(gone, come)
+    gone = [finding for finding in gone if not any(finding is was for was, _ in moved)]
+    come = [finding for finding in come if not any(finding is now for _, now in moved)]
     return Comparison(
         before=before.run,
         after=after.run,
@@ -103,12 +108,13 @@ def compare_reports(before: Report, after: Report) -> Comparison:
         environment=find_changes(Change, *environments) if all(environments) else (),
         parts=find_changes(Change, *({name: _verdict(part) for name, part in parts.items()} for parts in told)),
         modules=tuple(change for name in both for change in _modules(old[name], new[name])),
-        findings_gone=tuple(_describe(finding) for finding in gone if not any(finding is was for was, _ in moved)),
-        findings_new=tuple(_describe(finding) for finding in come if not any(finding is now for _, now in moved)),
+        findings_gone=tuple(map(_describe, _together(gone))),
+        findings_new=tuple(map(_describe, _together(come))),
         findings_moved=tuple(
-            Change(what=_describe(was), before=wording.place(was), after=wording.place(now)) for was, now in moved
+            Change(what=_describe(was), before=wording.code_place(was), after=wording.code_place(now))
+            for was, now in _pairs_together(moved)
         ),
-        findings_same=len(one.keys() & other.keys()),
+        findings_same=len({other[key].id for key in one.keys() & other.keys()}),
         only=tuple(
             dict.fromkeys(f"{part.name}: {name}" for part in (*before.parts, *after.parts) for name in part.only)
         ),
@@ -139,11 +145,36 @@ def _modules(old: PartRecord, new: PartRecord) -> tuple[Change, ...]:
     return tuple(one for one in changes if not (partial and "not_asked" in (one.before, one.after)))
 
 
-def _findings(report: Report, parts: list[str], untried: set[tuple[str, str]]) -> dict[tuple[str, ...], Finding]:
-    return {across_runs(f): f for f in report.findings if f.part in parts and (f.part, f.module) not in untried}
+def _findings(report: Report, parts: list[str], untried: set[tuple[str, str]]) -> dict[tuple[object, ...], Finding]:
+    found = identify_across_runs(one for one in report.findings if one.part in parts)
+    return {key: finding for key, finding in found.items() if key[:2] not in untried}
 
 
-def _pair_moved(gone: list[Finding], come: list[Finding]) -> list[tuple[Finding, Finding]]:
+def _in_module(finding: Finding, key: tuple[object, ...]) -> Finding:
+    """The finding as one of a single module, the one that its identity names."""
+    return msgspec.structs.replace(finding, module=str(key[1]), modules=(str(key[1]),))
+
+
+def _together(singles: list[Finding]) -> list[Finding]:
+    """Those that are one finding, of several modules, as one."""
+    groups: dict[str, list[Finding]] = {}
+    for finding in singles:
+        groups.setdefault(finding.id, []).append(finding)
+    return list(map(_joined, groups.values()))
+
+
+def _pairs_together(pairs: list[_Pair]) -> list[_Pair]:
+    groups: dict[tuple[str, str], list[_Pair]] = {}
+    for was, now in pairs:
+        groups.setdefault((was.id, now.id), []).append((was, now))
+    return [(_joined([was for was, _ in group]), _joined([now for _, now in group])) for group in groups.values()]
+
+
+def _joined(singles: list[Finding]) -> Finding:
+    return msgspec.structs.replace(singles[0], modules=tuple(one.module for one in singles))
+
+
+def _pair_moved(gone: list[Finding], come: list[Finding]) -> list[_Pair]:
     """Pairs of one failure in one function; none where it is not clear which belong together."""
     pairs = [(was, now) for was in gone for now in come if _is_of_same_function(was, now)]
     return [
@@ -154,13 +185,16 @@ def _pair_moved(gone: list[Finding], come: list[Finding]) -> list[tuple[Finding,
 
 
 def _is_of_same_function(was: Finding, now: Finding) -> bool:
-    places = [(one.part, one.module, one.kind, one.function) for one in (was, now)]
+    functions = [code_of(one).function for one in (was, now)]
+    places = [(one.part, one.module, one.kind, function) for one, function in zip((was, now), functions, strict=True)]
     names = [FailureName(exception=one.exception.type, message=one.exception.message) for one in (was, now)]
-    return was.function is not None and places[0] == places[1] and names[0].is_same(names[1])
+    return functions[0] != "" and places[0] == places[1] and names[0].is_same(names[1])
 
 
 def _describe(finding: Finding) -> str:
-    return f"{finding.part}: {wording.culprit_line(finding)}: {finding.exception.type.rpartition('.')[2]}"
+    others = len(finding.modules) - 1
+    more = f" and {wording.count(others, 'other module')}" if others else ""
+    return f"{finding.part}: {wording.culprit_line(finding)}{more}: {finding.exception.type.rpartition('.')[2]}"
 
 
 def render_comparison(found: Comparison, style: Style | None = None) -> str:

@@ -30,6 +30,7 @@ class Row:
     class_name: str
     modules: int
     finding: str | None = None
+    also: tuple[str, ...] = ()
     equal: bool = False
     note: str = ""
     fixed: bool = False
@@ -160,6 +161,7 @@ def _row(node: _Node, *, above: str) -> Row:
         class_name=record.class_name,
         modules=(record.status not in _SILENT) + sum(child.modules for child in children),
         finding=record.finding,
+        also=record.also,
         equal=record.evidence == "equal",
         note=record.note,
         fixed=bool(record.at_fixed_sizes),
@@ -184,7 +186,7 @@ def _look(row: Row) -> object:
 
 def _verdict(row: Row) -> tuple[object, ...]:
     children = tuple((child.names, *_verdict(child)) for child in row.children)
-    return (row.class_name, row.status, row.finding, children)
+    return (row.class_name, row.status, row.finding, row.also, children)
 
 
 def _together(members: list[Row]) -> Row:

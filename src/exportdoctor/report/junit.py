@@ -73,17 +73,18 @@ def _add_case(suite: Element, part: PartRecord, module: ModuleRecord, findings: 
     name = _one_line(wording.module_name(module.fqn))
     owner = _one_line(f"{part.name}.{module.class_name}")
     case = SubElement(suite, "testcase", {"classname": owner, "name": name, "time": f"{module.seconds:.3f}"})
-    finding = findings.get(module.finding or "")
+    found = [findings[name] for name in (module.finding or "", *module.also) if name in findings]
     words = wording.STATUS_WORDS[module.status]
     if module.status in _SKIPPED:
         through = "fails only through a child" if module.status == "fails_child" else words
         SubElement(case, "skipped", {"message": through})
     elif module.status in FAILING | _ERRORS:
         tag = "error" if module.status in _ERRORS else "failure"
-        entry = SubElement(case, tag, {"message": _one_line(wording.culprit_line(finding)) if finding else words})
-        if finding:
-            entry.set("type", _one_line(finding.kind))
-            entry.text = wording.plain("\n".join(wording.story(finding)))
+        said = "; ".join(_one_line(wording.culprit_line(finding)) for finding in found)
+        entry = SubElement(case, tag, {"message": said or words})
+        if found:
+            entry.set("type", ", ".join(dict.fromkeys(_one_line(finding.kind) for finding in found)))
+            entry.text = wording.plain("\n\n".join("\n".join(wording.story(finding)) for finding in found))
 
 
 def _one_line(text: str) -> str:

@@ -92,7 +92,8 @@ def _innermost(modules: Mapping[str, ModuleRecord], fqn: str) -> ModuleRecord | 
 
 
 def _words(record: ModuleRecord, report: Report) -> str:
-    """The verdict, and the finding with its kind where there is one."""
-    found = next((one for one in report.findings if one.id == record.finding), None)
+    """The verdict, and the findings with their kinds where there are some."""
+    found = [one for one in report.findings if one.id in (record.finding, *record.also)]
     words = wording.STATUS_WORDS[record.status]
-    return wording.plain(f"{words}: {found.id} {found.kind.replace('_', ' ')}" if found else words)
+    named = ", ".join(f"{one.id} {one.kind.replace('_', ' ')}" for one in found)
+    return wording.plain(f"{words}: {named}" if found else words)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from exportdoctor.core.failure.finding import Finding
+from exportdoctor.core.failure.identity import code_of
 
 
 class CodePlace(NamedTuple):
@@ -38,8 +39,10 @@ def relative_path(file: str | None) -> str | None:
 
 
 def places_of(finding: Finding) -> Iterator[CodePlace]:
-    """The culprit's line and the stack's, innermost first, as far as they are in the repository."""
-    lines = [(finding.file, finding.line, finding.source, finding.expression)]
+    """The culprit's line, or that of the guard, and the stack's, innermost first, as far as they are in the
+    repository."""
+    code = code_of(finding)
+    lines = [(code.file, code.line, code.source, finding.expression)]
     lines += [(one.file, one.line, one.source, one.expression) for one in reversed(finding.stack) if one.user]
     seen = set()
     for file, line, source, expression in lines:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from importlib.metadata import version
 from pathlib import PurePath
 from typing import Any
@@ -10,6 +11,7 @@ from urllib.parse import quote
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.failure import explanations
 from exportdoctor.core.failure.finding import Finding
+from exportdoctor.core.failure.identity import BlamedCode, code_of
 from exportdoctor.core.failure.kinds import KINDS, FailureKind
 from exportdoctor.core.run.report import Report
 from exportdoctor.report import wording
@@ -52,14 +54,14 @@ def _result(finding: Finding, kinds: list[FailureKind], report: Report) -> dict[
     location: dict[str, Any] = {
         "logicalLocations": [{"fullyQualifiedName": wording.module_name(finding.module), "kind": "module"}]
     }
-    places = list(places_of(finding))
+    places, code = list(places_of(finding)), code_of(finding)
     related = [{"physicalLocation": _repository_place(place)} for place in places[1:]]
     if places:
         location["physicalLocation"] = _repository_place(places[0])
-        if relative_path(finding.file) is None and _is_file(finding):
-            related.insert(0, {"physicalLocation": _place(finding), "message": {"text": "the line that fails"}})
-    elif _is_file(finding):
-        location["physicalLocation"] = _place(finding)
+        if relative_path(code.file) is None and _is_file(code):
+            related.insert(0, {"physicalLocation": _place(code), "message": {"text": "the line that fails"}})
+    elif _is_file(code):
+        location["physicalLocation"] = _place(code)
     return {
         "ruleId": finding.kind,
         "ruleIndex": kinds.index(finding.kind),
@@ -67,7 +69,7 @@ def _result(finding: Finding, kinds: list[FailureKind], report: Report) -> dict[
         "message": {"text": wording.plain("\n".join((wording.culprit_line(finding), *wording.story(finding))))},
         "locations": [location],
         **({"relatedLocations": [{"id": number, **one} for number, one in enumerate(related, 1)]} if related else {}),
-        "partialFingerprints": {"exportdoctorSignature/1": finding.signature},
+        "partialFingerprints": {"exportdoctorSignature/1": _fingerprint(finding)},
         "properties": {"id": finding.id, "part": finding.part, "modules": list(finding.modules)},
     }
 
@@ -79,13 +81,22 @@ def _repository_place(place: CodePlace) -> dict[str, Any]:
     return {"artifactLocation": {"uri": quote(place.file), "uriBaseId": _ROOT}, "region": region}
 
 
-def _is_file(finding: Finding) -> bool:
+def _fingerprint(finding: Finding) -> str:
+    """The signature; with the guard where that is what tells violated dimensions of one module from each other."""
+    if finding.file is not None or finding.guard is None:
+        return finding.signature
+    code = code_of(finding)
+    guard = hashlib.sha256(f"{code.function}\x1f{code.source}".encode()).hexdigest()[:12]
+    return f"{finding.signature}-{guard}"
+
+
+def _is_file(code: BlamedCode) -> bool:
     """Whether the line stands in a file, and not in code that was given to Python as text, such as `<stdin>`."""
-    return PurePath(finding.file or "").is_absolute()
+    return PurePath(code.file).is_absolute()
 
 
-def _place(finding: Finding) -> dict[str, Any]:
-    place: dict[str, Any] = {"artifactLocation": {"uri": PurePath(finding.file or "").as_uri()}}
-    if finding.line:
-        place["region"] = {"startLine": finding.line, "snippet": {"text": finding.source or ""}}
+def _place(code: BlamedCode) -> dict[str, Any]:
+    place: dict[str, Any] = {"artifactLocation": {"uri": PurePath(code.file).as_uri()}}
+    if code.line:
+        place["region"] = {"startLine": code.line, "snippet": {"text": code.source}}
     return place

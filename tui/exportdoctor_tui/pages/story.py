@@ -38,7 +38,9 @@ def story(selection: Selection) -> Content:
     """The whole tab."""
     paragraphs = [_module(selection)]
     if selection.finding is not None:
-        paragraphs += _finding_lines(selection, selection.finding)
+        others = [one for name in selection.row.also if (one := selection.view.findings.get(name)) is not None]
+        for finding in (selection.finding, *others):
+            paragraphs += _finding_lines(selection, finding)
     else:
         paragraphs += _status_lines(selection)
     if selection.view.notes and selection.row.fqns == selection.part.rows[0].fqns:
@@ -81,7 +83,7 @@ def _finding_lines(selection: Selection, finding: Finding) -> Iterator[Content]:
         yield Content.assemble((f"✚ {line(record.name)} {wording.cure(record)}", "$text-warning"), ": press 5 for how")
     yield _BLANK
     yield Content.styled(line(wording.culprit_line(finding)), "bold $text-accent")
-    culprit = selection.culprit
+    culprit = selection.culprit if finding is selection.finding else None
     if culprit is not None:
         yield code(selection.sources.excerpt(culprit, around=2), expression=culprit.expression, widest=_WIDEST)
     elif finding.source:

@@ -134,7 +134,7 @@ def finding_position(view: RunView, position: Position, finding: str) -> Positio
     """The first row that fails in its own code with the finding of this id."""
     for part in view.parts:
         for path in failures(part.rows):
-            if path[-1].finding == finding:
+            if finding in (path[-1].finding, *path[-1].also):
                 return go_to(replace(position, part=part.record.name, words=()), path)
     return position
 

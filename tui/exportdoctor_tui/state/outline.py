@@ -124,7 +124,7 @@ def _filter_children(row: Row, words: tuple[str, ...], *, cured: bool) -> tuple[
 
 def _matches(row: Row, fqn: str, words: tuple[str, ...], *, cured: bool) -> bool:
     verdict = f"{row.status} {STATUS_WORDS[row.status]}{' cured' if cured and row.status in FAILING else ''}"
-    text = f"{fqn} {row.class_name} {verdict} {row.finding or ''}".lower()
+    text = f"{fqn} {row.class_name} {verdict} {row.finding or ''} {' '.join(row.also)}".lower()
     return all(word in text for word in words)
 
 

@@ -48,6 +48,8 @@ class RunFold:
                     self._stale.add(captured.part)
                 case ev.ModuleJudged(part=part) | ev.PartFinished(part=part):
                     self._stale.add(part)
+                case ev.FindingMade(finding=finding):
+                    self._stale.add(finding.part)
                 case ev.ProbeFinished(probe=probe, outcome=outcome) if not outcome.passed and is_plain(probe):
                     self._failed[probe.part, probe.fqn] = outcome
                 case _:
@@ -58,7 +60,7 @@ class RunFold:
         state = self.state
         if trees:
             for name in self._stale & state.parts.keys():
-                self._parts[name] = part_view(state.parts[name], self._failed)
+                self._parts[name] = part_view(state.parts[name], self._failed, state.findings)
             self._stale.clear()
         report = _without_parts(state).report()
         return RunView(

@@ -130,9 +130,9 @@ class RunView:
         return next((part for part in self.parts if part.record.name == name), self.parts[0] if self.parts else None)
 
 
-def part_view(state: PartState, failed: Answers) -> PartView:
-    """The view of one part. `failed`: the failed plain attempts of all parts, by part and FQN."""
-    record = state.record()
+def part_view(state: PartState, failed: Answers, findings: Mapping[str, Finding]) -> PartView:
+    """The view of one part. `failed`: the failed plain attempts of all parts, by part and FQN; `findings` by id."""
+    record = state.record(findings)
     name = record.name
     asked = {stage for module in record.modules for stage in module.stages}
     return PartView(

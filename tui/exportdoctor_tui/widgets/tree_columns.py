@@ -48,7 +48,7 @@ def columns_for(width: int, part: PartView, lines: tuple[Line, ...]) -> Columns:
     wanted = max((2 * each.depth + 4 + cell_len(wording.row_name(each.row)) for each in lines), default=0)
     least = min(wanted, _NAME)
     longest = max((cell_len(line(each.row.class_name)) for each in lines), default=0)
-    finding = max(4, max((len(each.row.finding or "") for each in lines), default=0) + 2)
+    finding = max(4, max((len(wording.row_finding(each.row)) for each in lines), default=0) + 2)
     several = len(part.stages) > 1  # the sign before the name says how the only one ended
     stages = tuple(_SHORT.get(stage, stage) for stage in part.stages) if several else ()
     room = width - finding - least

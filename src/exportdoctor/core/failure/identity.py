@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -46,9 +49,36 @@ _REFUSED_INPUT = re.compile(
 # --- exact
 
 
-def across_runs(finding: Finding) -> tuple[str, ...]:
-    """What identifies a finding in another run of the same target, where lines may have moved."""
-    return finding.part, finding.module, finding.signature
+class BlamedCode(NamedTuple):
+    """A line of the user's code: its file, the number of the line, the function that it is in, and its text."""
+
+    file: str
+    line: int
+    function: str
+    source: str
+
+
+def code_of(finding: Finding) -> BlamedCode:
+    """The line that a finding is about: the one that failed, or else the one that made the guard which a declared
+    dimension violates. Empty where neither is known."""
+    if finding.file is None and finding.guard is not None:
+        frame = finding.guard
+        return BlamedCode(frame.file, frame.line, frame.function, frame.source.strip())
+    return BlamedCode(finding.file or "", finding.line or 0, finding.function or "", (finding.source or "").strip())
+
+
+def identify_across_runs(findings: Iterable[Finding]) -> dict[tuple[object, ...], Finding]:
+    """What identifies each finding in another run of the same target, where lines may have moved: once for each module
+    that fails in this way, and for equal ones with their number."""
+    found: dict[tuple[object, ...], Finding] = {}
+    count = Counter[tuple[object, ...]]()
+    for finding in findings:
+        code = code_of(finding)
+        for module in dict.fromkeys((finding.module, *finding.modules)):
+            name = (finding.part, module, finding.signature, code.function, code.source)
+            found[(*name, count[name])] = finding
+            count[name] += 1
+    return found
 
 
 def across_parts(finding: Finding) -> tuple[object, ...]:

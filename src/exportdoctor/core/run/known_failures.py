@@ -1,19 +1,27 @@
-"""A baseline: the failures that are known, by identity, so that a check is red for a new one only. Pure."""
+"""A baseline: the failures that are known, by identity, so that a check is red for a new one only. Pure.
+
+Failures are compared for each module in which they occur: one of two layers may be fixed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
 from exportdoctor.core.failure.finding import Finding
+from exportdoctor.core.failure.identity import code_of
 from exportdoctor.core.run.report import Report
 
 BASELINE_SCHEMA = "exportdoctor.baseline/1"
 
 
 class KnownFailure(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """A finding as a baseline keeps it; part, module and signature identify it, the rest is for the reader."""
+    """A finding as a baseline keeps it; part, modules, signature and place identify it, the rest is for the reader.
+
+    `module` is the first of `modules`. These are empty in files of earlier versions, which kept the first one alone.
+    """
 
     part: str
     module: str
@@ -22,6 +30,10 @@ class KnownFailure(msgspec.Struct, frozen=True, kw_only=True, order=True):
     place: str = ""
     source: str = ""
     error: str = ""
+    modules: tuple[str, ...] = ()
+
+
+_Pair = tuple[KnownFailure, KnownFailure]
 
 
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +49,8 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BaselineDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """What is new, what is fixed, and what fails in the same submodule in another way (before and after).
+    """What is new, what is fixed, and what fails in the same submodule in another way (before and after), each with the
+    modules of which this holds.
 
     `unasked` is what is known of parts that were not scanned, or not whole.
     """
@@ -55,20 +68,31 @@ class BaselineDifference(msgspec.Struct, frozen=True, kw_only=True):
 
     def knows(self, finding: Finding) -> bool:
         """Whether the finding is in the baseline as it is."""
-        return _identity(known_failure(finding)) in map(_identity, self.same)
+        return not self.breaks(finding) and not _names(self.same).isdisjoint(_names([known_failure(finding)]))
+
+    def breaks(self, finding: Finding) -> bool:
+        """Whether the finding is not in the baseline, or not for each of its modules."""
+        return not _names(self.broken).isdisjoint(_names([known_failure(finding)]))
+
+    def before(self, finding: Finding) -> KnownFailure | None:
+        """What the baseline has in its place, where that is another failure."""
+        own = _names([known_failure(finding)])
+        return next((before for before, after in self.changed if not own.isdisjoint(_names([after]))), None)
 
 
 def known_failure(finding: Finding) -> KnownFailure:
     """A finding as a baseline keeps it: no line number and no folder, which change without it."""
-    place = (finding.file or "").replace("\\", "/").rpartition("/")[2]
+    code = code_of(finding)
+    file = code.file.replace("\\", "/").rpartition("/")[2]
     return KnownFailure(
         part=finding.part,
         module=finding.module,
         signature=finding.signature,
         kind=str(finding.kind),
-        place=f"{finding.function} ({place})" if finding.function else place,
-        source=(finding.source or "").strip(),
+        place=f"{code.function} ({file})" if code.function else file,
+        source=code.source,
         error=finding.exception.type.rpartition(".")[2],
+        modules=tuple(dict.fromkeys((finding.module, *finding.modules))),
     )
 
 
@@ -79,8 +103,9 @@ def compare_with_baseline(
 
     A part that the report does not have is there no more, unless the report is `of_some_parts`.
     """
-    failures = {_identity(one): one for one in map(known_failure, report.findings)}
-    old = {_identity(one): one for one in known}
+    found = [*map(known_failure, report.findings)]
+    failures = _of_each_module(found)
+    old = _of_each_module(_with_modules(one, found) for one in known)
     whole = {part.name for part in report.parts if part.complete and not part.only}
     names = {part.name for part in report.parts}
     new = [one for key, one in failures.items() if key not in old]
@@ -94,13 +119,70 @@ def compare_with_baseline(
             changed.append((before, after))
     fixed = [one for one in absent if one.part in whole or (one.part not in names and not of_some_parts)]
     return BaselineDifference(
-        new=tuple(new),
-        fixed=tuple(fixed),
-        changed=tuple(changed),
-        same=tuple(one for key, one in old.items() if key in failures),
-        unasked=tuple(one for one in absent if one not in fixed),
+        new=_together(new),
+        fixed=_together(fixed),
+        changed=_pairs_together(changed),
+        same=_together(one for key, one in old.items() if key in failures),
+        unasked=_together(one for one in absent if one not in fixed),
     )
 
 
-def _identity(failure: KnownFailure) -> tuple[str, str, str]:
-    return failure.part, failure.module, failure.signature
+def without_fixed(known: Iterable[KnownFailure], fixed: Iterable[KnownFailure]) -> tuple[KnownFailure, ...]:
+    """What is left of a baseline when these are taken out, of each the modules that it names."""
+    gone = _of_each_module(fixed)
+    return _together(one for key, one in _of_each_module(known).items() if key not in gone)
+
+
+def _with_modules(failure: KnownFailure, found: Collection[KnownFailure]) -> KnownFailure:
+    """One of an earlier version's file, where it is still found, with the modules and the place that it stands for."""
+    if failure.modules:
+        return failure
+    same = (one for one in found if (one.part, one.signature) == (failure.part, failure.signature))
+    return next((one for one in same if failure.module in one.modules), failure)
+
+
+def _of_each_module(failures: Iterable[KnownFailure]) -> dict[tuple[str | int, ...], KnownFailure]:
+    """The failures by what identifies them, once for each module; of equal ones each has its number."""
+    found: dict[tuple[str | int, ...], KnownFailure] = {}
+    count = Counter[tuple[str, ...]]()
+    for failure in failures:
+        for module in failure.modules or (failure.module,):
+            name = (module, *_identity(failure))
+            found[(*name, count[name])] = msgspec.structs.replace(failure, module=module, modules=(module,))
+            count[name] += 1
+    return found
+
+
+def _together(failures: Iterable[KnownFailure]) -> tuple[KnownFailure, ...]:
+    """Those of one failure in several modules as one; equal ones stay apart."""
+    return tuple(same[0] for same in _groups((one,) for one in failures))
+
+
+def _pairs_together(pairs: Iterable[_Pair]) -> tuple[_Pair, ...]:
+    return tuple((before, after) for before, after in _groups(pairs))
+
+
+def _groups(rows: Iterable[tuple[KnownFailure, ...]]) -> Iterator[tuple[KnownFailure, ...]]:
+    """Rows of failures that differ in their module alone, as one row with all the modules."""
+    groups: dict[tuple[object, ...], list[tuple[KnownFailure, ...]]] = {}
+    count = Counter[tuple[object, ...]]()
+    for row in rows:
+        name = tuple(map(_identity, row))
+        single = (name, *(one.module for one in row))
+        groups.setdefault((name, count[single]), []).append(row)
+        count[single] += 1
+    for same in groups.values():
+        yield tuple(
+            msgspec.structs.replace(column[0], modules=tuple(one.module for one in column))
+            for column in zip(*same, strict=True)
+        )
+
+
+def _names(failures: Iterable[KnownFailure]) -> set[tuple[str | int, ...]]:
+    """What identifies them in each of their modules, without the numbers of equal ones."""
+    return {key[:-1] for key in _of_each_module(failures)}
+
+
+def _identity(failure: KnownFailure) -> tuple[str, ...]:
+    """What identifies a failure, whatever its modules."""
+    return failure.part, failure.signature, failure.place, failure.source

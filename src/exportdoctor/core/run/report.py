@@ -38,7 +38,7 @@ class TargetRecord(msgspec.Struct, frozen=True, kw_only=True):
 class ModuleRecord(msgspec.Struct, frozen=True, kw_only=True, rename={"class_name": "class"}):
     """One submodule's verdict. `evidence`: it was asked itself (`asked`), equals one that was (`equal`, see `same_as`),
     or lies inside a parent that passes (`parent`). `at_fixed_sizes`: why every size was fixed although the part has
-    dynamic ones."""
+    dynamic ones. `also`: further findings of the same attempt, as where several dimensions are violated."""
 
     fqn: str
     class_name: str
@@ -47,6 +47,7 @@ class ModuleRecord(msgspec.Struct, frozen=True, kw_only=True, rename={"class_nam
     stages: dict[str, str] = {}
     seconds: float = 0.0
     finding: str | None = None
+    also: tuple[str, ...] = ()
     evidence: Evidence = "none"
     calls: int = 0
     note: str = ""

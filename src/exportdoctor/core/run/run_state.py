@@ -6,7 +6,7 @@ Folding is deterministic and never raises on a decoded event, so that a run that
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -26,13 +26,29 @@ class PartState:
 
     captured: Captured
     judged: dict[str, ev.ModuleJudged] = field(default_factory=dict)
+    named: dict[str, dict[str, None]] = field(default_factory=dict)
+    """The findings with which each submodule was judged to fail, in their order."""
     finished: ev.PartFinished | None = None
 
-    def record(self) -> PartRecord:
+    def judge(self, event: ev.ModuleJudged) -> None:
+        """Keep a verdict; one of a failure may come once for each of its findings."""
+        self.judged.update(dict.fromkeys(event.fqns, event))
+        for fqn in event.fqns:
+            if event.finding is None:
+                self.named.pop(fqn, None)
+            else:
+                self.named.setdefault(fqn, {})[event.finding] = None
+
+    def record(self, findings: Mapping[str, Finding]) -> PartRecord:
         """The part as the report has it."""
         asked = {fact.fqn: fact.at_fixed_sizes for fact in self.captured.modules if self._is_asked(fact.fqn)}
         modules = tuple(
-            _module_record(fact, self.judged.get(fact.fqn), fixed=_of_nearest(fact.fqn, asked))
+            _module_record(
+                fact,
+                self.judged.get(fact.fqn),
+                fixed=_of_nearest(fact.fqn, asked),
+                named=self._named(fact.fqn, findings),
+            )
             for fact in self.captured.modules
         )
         failing = any(module.status in FAILING for module in modules)
@@ -56,6 +72,10 @@ class PartState:
             lost_writes=done.lost_writes if done else (),
             is_random=done is not None and done.is_random,
         )
+
+    def _named(self, fqn: str, findings: Mapping[str, Finding]) -> list[str]:
+        """Those of its findings that still have it among their modules."""
+        return [name for name in self.named.get(fqn, ()) if name in findings and fqn in findings[name].modules]
 
     def _is_asked(self, fqn: str) -> bool:
         return fqn in self.judged and self.judged[fqn].evidence in ("asked", "equal")
@@ -122,9 +142,9 @@ class RunState:
                 if probe.shims:
                     self.shim_sets.add((probe.part.removesuffix(SMALL_MODEL_SUFFIX), probe.shims))
                 self.cached += cached
-            case ev.ModuleJudged(part=part, fqns=fqns):
+            case ev.ModuleJudged(part=part):
                 if part in self.parts:
-                    self.parts[part].judged.update(dict.fromkeys(fqns, event))
+                    self.parts[part].judge(event)
             case ev.FindingMade(finding=finding):
                 self.findings[finding.id] = self._locate_under_python(finding)
             case ev.PartFinished(part=part):
@@ -147,7 +167,7 @@ class RunState:
 
     def report(self) -> Report:
         """The report of what is known now."""
-        parts = tuple(part.record() for part in self.parts.values())
+        parts = tuple(part.record(self.findings) for part in self.parts.values())
         started, opened, done = self.started, self.opened, self.finished
         equal = sum(1 for part in parts for module in part.modules if module.evidence in {"equal", "parent"})
         return Report(
@@ -180,8 +200,10 @@ class RunState:
         )
 
 
-def _module_record(fact: ModuleFact, judged: ev.ModuleJudged | None, *, fixed: str) -> ModuleRecord:
-    """A module's row; one that was called and not judged yet has not been asked."""
+def _module_record(
+    fact: ModuleFact, judged: ev.ModuleJudged | None, *, fixed: str, named: Sequence[str]
+) -> ModuleRecord:
+    """A module's row; one that was called and not judged yet has not been asked. `named` are its findings."""
     fqn, class_name, calls = fact.fqn, fact.class_name, len(fact.calls)
     if judged is None:
         status: ModuleStatus = "not_asked" if calls else "unknown" if fact.scripted else "not_called"
@@ -193,7 +215,8 @@ def _module_record(fact: ModuleFact, judged: ev.ModuleJudged | None, *, fixed: s
         same_as=judged.same_as,
         stages=judged.stages,
         seconds=judged.seconds,
-        finding=judged.finding,
+        finding=named[0] if named else judged.finding,
+        also=tuple(named[1:]),
         evidence=judged.evidence,
         calls=calls,
         note=judged.note,

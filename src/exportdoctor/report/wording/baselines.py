@@ -10,7 +10,9 @@ def failure_line(failure: KnownFailure) -> str:
     """A known failure in a line."""
     part = "" if failure.part == "default" else f"{failure.part}: "
     source = f": {failure.source}" if failure.source else ""
-    return f"{part}{module_name(failure.module)}, {failure.place or 'in the call itself'}{source} ({failure.error})"
+    others = max(len(failure.modules) - 1, 0)
+    where = module_name(failure.module) + (f" and {count(others, 'other module')}" if others else "")
+    return f"{part}{where}, {failure.place or 'in the call itself'}{source} ({failure.error})"
 
 
 def baseline_lines(difference: BaselineDifference, *, accept: str) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from exportdoctor.core.failure.explanations import documented_limit_of
 from exportdoctor.core.failure.finding import Finding, KnownIssueRecord
-from exportdoctor.core.failure.identity import across_parts
+from exportdoctor.core.failure.identity import across_parts, code_of
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import UNSUPPORTED_INPUT, first_line, without_hints
 from exportdoctor.core.run.report import Report
@@ -163,6 +163,12 @@ def place(finding: Finding) -> str:
     if finding.file is None:
         return ""
     return short_path(finding.file) + (f":{finding.line}" if finding.line else "")
+
+
+def code_place(finding: Finding) -> str:
+    """As `place`; of a violated dimension, whose stack has no line of the user's, the guard's."""
+    code = code_of(finding)
+    return short_path(code.file) + (f":{code.line}" if code.line else "") if code.file else ""
 
 
 def chapter(finding: Finding, report: Report) -> tuple[str, ...]:

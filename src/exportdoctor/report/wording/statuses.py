@@ -93,6 +93,6 @@ def same_object(fqn: str) -> str:
 
 
 def row_finding(row: Row) -> str:
-    """The finding to name in a row; none if a row below it names it."""
+    """The findings to name in a row; none if a row below it names the first."""
     below = row.status == "fails_child" and row.has_below(row.finding)
-    return "" if below or row.finding is None else row.finding
+    return "" if below or row.finding is None else ", ".join((row.finding, *row.also))
