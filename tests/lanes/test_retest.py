@@ -19,13 +19,19 @@ from exportdoctor.core.failure import known_issues
 from exportdoctor.core.failure.finding import ExceptionRecord, KnownIssueRecord, Repro
 from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.core.run.events import FindingMade, RunStarted
+from exportdoctor.core.run.lane_matrix import FailureName, LaneAnswer, LaneMatrix, retest_of, rows_of
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.versions import installed_versions
 from exportdoctor.lanes.ask_lanes import _packages_changed, map_side_by_side
-from exportdoctor.lanes.lane import Lane, LaneSpec
+from exportdoctor.lanes.lane import Lane, LaneSpec, here
+from exportdoctor.lanes.lane_question import finding_question
+from exportdoctor.report.canvas import Style
+from exportdoctor.report.matrix_tables import render_retest
 from exportdoctor.report.wording.version_searches import known_versions
+from exportdoctor.repro.find_probe import changed_sources_of
 from exportdoctor.store.measurements import code_digest, list_measurements
 from exportdoctor.store.run_folder import RunFolder
+from exportdoctor.store.runs import find_run, read_run
 from lane_wheels import fast_variables, write_wheel
 from synthetic import WINDOWS
 
@@ -100,6 +106,16 @@ def test_a_digest_of_code_does_not_count_the_head_but_all_else() -> None:
     assert code_digest(SCRIPT) != code_digest(SCRIPT.replace("export()", "export(1)"))
 
 
+TWO_LAYERS = """
+import torch
+class Gate(torch.nn.Module):
+    def forward(self, x):
+        if x.mean() > 0:
+            return x + 1
+        return x - 1
+def build():
+    return torch.nn.Sequential(Gate(), torch.nn.Linear(8, 8), Gate()), (torch.randn(2, 8),)
+"""
 INTERRUPTED = """
 import os, subprocess
 from exportdoctor.lanes.ask_lanes import map_side_by_side
@@ -108,6 +124,36 @@ def ask(seconds):
     return subprocess.run(["sleep", seconds], process_group=0).returncode
 map_side_by_side(ask, ["50.25"] * 4, 2)
 """
+
+
+def test_what_is_fixed_beside_changed_sources_says_so() -> None:
+    was = FailureName(exception="a.B", message="no")
+    other = FailureName(exception="a.C", message="other")
+    answers = (LaneAnswer(), LaneAnswer(failures=(was,)), LaneAnswer(failures=(other,)), LaneAnswer(unknown="gone"))
+    matrix = LaneMatrix(asked="run", lanes=("1", "2", "3", "4"), rows=rows_of("F1", answers, was))
+    told = render_retest(retest_of(matrix, changed="net.py changed since this run"), Style())
+    assert [line.split(maxsplit=1)[1].split("  ")[-1].strip() for line in told.splitlines()] == [
+        "was B: no; net.py changed since this run",
+        "B: no",
+        "C: other",
+        "gone",
+    ]
+    assert [row.detail for row in retest_of(matrix)] == ["", "", "C: other", "gone"]
+
+
+@pytest.mark.long
+def test_all_modules_of_a_finding_that_were_asked_are_asked_again(tmp_path: Path) -> None:
+    """One of two layers that fail at one line may be mended, and the finding is there still."""
+    (tmp_path / "net.py").write_text(TWO_LAYERS)
+    assert main.run(["scan", f"{tmp_path}/net.py:build", "--no-cure", "-q"]) == 1
+    (tmp_path / "net.py").write_text(TWO_LAYERS.replace("(Gate(), ", "(torch.nn.Tanh(), "))
+    stored = read_run(find_run(None))
+    (finding,) = stored.state.report().findings
+    assert finding.modules == ("0", "2")
+    assert changed_sources_of(stored) == "net.py changed since this run"
+    question = finding_question(stored, finding, ())
+    assert question.about == "submodule 0 of part default, and 1 that fail like it"
+    assert question.small(here(), False).cell(question.wanted).state == "same failure"
 
 
 @pytest.mark.slow

@@ -132,6 +132,9 @@ def test_a_failure_of_a_function_whose_lines_have_changed_is_in_both_and_not_gon
     twice = msgspec.structs.replace(moved, id="F9", signature="5678")  # which of the two it became is not known
     unclear = compare_reports(old, msgspec.structs.replace(old, findings=(moved, twice, *others)))
     assert (len(unclear.findings_gone), len(unclear.findings_new), unclear.findings_moved) == (1, 2, ())
+    mended = msgspec.structs.replace(moved, source="if mask.any():")  # another branch of that function
+    found = compare_reports(old, msgspec.structs.replace(old, findings=(mended, *others)))
+    assert (len(found.findings_gone), len(found.findings_new), found.findings_moved) == (1, 1, ())
     elsewhere = {"module": "other", "modules": ("other",)}
     for change in ({"function": "other"}, elsewhere, {"function": None}):
         other = msgspec.structs.replace(moved, **change)

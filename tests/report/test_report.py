@@ -237,13 +237,13 @@ def test_a_module_with_two_findings_names_both() -> None:
     """As where two dimensions are violated at two lines: they are failures of one attempt."""
     events = [one for one in qwen_scan() if not isinstance(one, ev.RunFinished | ev.PartFinished)]
     extra = msgspec.structs.replace(WINDOWS, id="F9", line=70, source="other = int(x)", function="other")
-    told = [ev.FindingMade(finding=extra), judged("fails_own", "model.visual", finding="F9")]
+    told: list[ev.AnyEvent] = [ev.FindingMade(finding=extra), judged("fails_own", "model.visual", finding="F9")]
     report = fold((*events, *told)).report()
     record = next(one for part in report.parts for one in part.modules if one.fqn == "model.visual")
     assert (record.finding, record.also) == ("F1", ("F9",))
     text = render(report, "junit")
     assert "F1, F9" in render(report, "text")
-    assert WINDOWS.function in text
+    assert "get_vision_window_index" in text
     assert "other (" in text
     moved = ev.FindingMade(finding=msgspec.structs.replace(WINDOWS, modules=("model.visual.merger",)))
     record = next(

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from exportdoctor.cli.error_output import print_line
 from exportdoctor.core.errors import UsageError
 from exportdoctor.lanes.lane import LaneSpec, spec_of
 from exportdoctor.store.runs import StoredRun, find_run, read_run
@@ -56,6 +57,16 @@ def note_scripts(run: StoredRun) -> None:
     for finding in run.state.report().findings:
         if finding.repro is not None:
             note_seen_versions(run.path / finding.repro.path)
+
+
+def note_changed_sources(run: StoredRun) -> str:
+    """Note on stderr, and return, which of a run's sources have changed since: an answer may be due to that."""
+    from exportdoctor.repro.find_probe import changed_sources_of
+
+    changed = changed_sources_of(run)
+    if changed:
+        print_line(f"{changed}: what is scanned is as it is now, so that an answer may be due to that change")
+    return changed
 
 
 def find_stored(asked: str) -> StoredRun | None:

@@ -68,8 +68,12 @@ def finding_question(run: StoredRun, finding: Finding, packages: Collection[str]
         return _with_measurements(small, issues)
     if not finding.module:
         return _with_measurements(whole, issues)
-    about = f"submodule {finding.module} of {part}"
-    small = scan_question(finding.id, about, (*words, "--module", finding.module), finding.part, wanted)
+    others = [
+        name for name in finding.modules if name not in ("", finding.module)
+    ]  # one may be mended without the rest
+    about = f"submodule {finding.module} of {part}" + (f", and {len(others)} that fail like it" if others else "")
+    modules = (word for name in (finding.module, *others) for word in ("--module", name))
+    small = scan_question(finding.id, about, (*words, *modules), finding.part, wanted)
     return _with_measurements(small._replace(whole=whole.small), issues)
 
 

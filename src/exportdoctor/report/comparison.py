@@ -36,7 +36,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     `target`: what was scanned and how, where the runs are of two targets, of one that was built in two ways, or were
     asked for in two ways.
-    `findings_moved` are the same failure in the same function, of which the line or the message is another.
+    `findings_moved` are the same failure at the same line of the same function, of which the message is another.
     `only` are submodules beside which one run scanned nothing of their part: there what was not tried is left out.
     `unfinished` are runs that did not come to their end: what they have not asked is left out as well.
     """
@@ -175,8 +175,9 @@ def _joined(singles: list[Finding]) -> Finding:
 
 
 def _pair_moved(gone: list[Finding], come: list[Finding]) -> list[_Pair]:
-    """Pairs of one failure in one function; none where it is not clear which belong together."""
-    pairs = [(was, now) for was in gone for now in come if _is_of_same_function(was, now)]
+    """Pairs of one failure at one line of one function, of which the message is another; none where it is not clear
+    which belong together. At a line that reads otherwise it may be another one."""
+    pairs = [(was, now) for was in gone for now in come if _is_of_same_line(was, now)]
     return [
         (was, now)
         for was, now in pairs
@@ -184,11 +185,14 @@ def _pair_moved(gone: list[Finding], come: list[Finding]) -> list[_Pair]:
     ]
 
 
-def _is_of_same_function(was: Finding, now: Finding) -> bool:
-    functions = [code_of(one).function for one in (was, now)]
-    places = [(one.part, one.module, one.kind, function) for one, function in zip((was, now), functions, strict=True)]
+def _is_of_same_line(was: Finding, now: Finding) -> bool:
+    codes = [code_of(one) for one in (was, now)]
+    places = [
+        (one.part, one.module, one.kind, code.function, code.source)
+        for one, code in zip((was, now), codes, strict=True)
+    ]
     names = [FailureName(exception=one.exception.type, message=one.exception.message) for one in (was, now)]
-    return functions[0] != "" and places[0] == places[1] and names[0].is_same(names[1])
+    return codes[0].function != "" and places[0] == places[1] and names[0].is_same(names[1])
 
 
 def _describe(finding: Finding) -> str:

@@ -44,12 +44,23 @@ def render_retest(rows: Sequence[RetestRow], style: Style) -> str:
             Span(row.finding, "bold"),
             Span(row.state, _RETEST_COLOURS[row.state]),
             Span(wording.plain(row.lane)),
-            Span(wording.plain(row.detail or (row.failure.line if row.failure is not None else ""))),
+            Span(wording.plain(_what_became(row))),
         )
         for row in rows
     ]
     canvas.table(lines)
     return canvas.text()
+
+
+def _what_became(row: RetestRow) -> str:
+    """The failure that is there now, or the one that was."""
+    failure = row.failure.line if row.failure is not None else ""
+    match row.state:
+        case "fixed":
+            return "; ".join(filter(None, (f"was {failure}" if failure else "", row.detail)))
+        case "still there":
+            return failure
+    return row.detail
 
 
 def _details(matrix: LaneMatrix) -> list[str]:

@@ -64,10 +64,8 @@ def probe_of(events: tuple[ev.AnyEvent, ...], finding: Finding) -> Probe:
 
 def changes_since(run: StoredRun, environment: dict[str, str] | None = None) -> tuple[str, ...]:
     """Notes on changes since the run was made: of sources and, if `environment` is given, of versions."""
-    notes = []
-    changed = name_changes(without_temporary(sources_of(run.events)))
-    if changed:
-        notes.append(wording.repro_sources_changed(changed[:_NAMED], more=len(changed) > _NAMED))
+    changed = changed_sources_of(run)
+    notes = [f"{changed}; reproducing the failure as it is now"] if changed else []
     then = next((event.opened.environment for event in run.events if isinstance(event, ev.TargetOpened)), {})
     others = [
         (name, then.get(name, "missing"), now)
@@ -77,6 +75,12 @@ def changes_since(run: StoredRun, environment: dict[str, str] | None = None) -> 
     if others:
         notes.append(wording.repro_versions_changed(others))
     return tuple(notes)
+
+
+def changed_sources_of(run: StoredRun) -> str:
+    """Which sources have changed since the run was made, in words; empty where none has."""
+    changed = name_changes(without_temporary(sources_of(run.events)))
+    return wording.sources_changed(changed[:_NAMED], more=len(changed) > _NAMED) if changed else ""
 
 
 def identify_failure(seen: ReproducedFailure, finding: Finding, notes: list[str]) -> NameFreeSignature:

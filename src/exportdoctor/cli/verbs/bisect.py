@@ -9,7 +9,7 @@ import click
 
 from exportdoctor.cli.complete_words import complete_runs
 from exportdoctor.cli.error_output import print_line
-from exportdoctor.cli.lane_options import check_target, find_stored, note_scripts, target_words
+from exportdoctor.cli.lane_options import check_target, find_stored, note_changed_sources, note_scripts, target_words
 from exportdoctor.cli.options import CONTEXT, OUTPUT, QUIET
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.scan_flags import scan_option
@@ -116,6 +116,7 @@ def _by_version(
     run = find_stored(asked[0])
     if run is not None:
         note_scripts(run)
+        note_changed_sources(run)
     return answer
 
 

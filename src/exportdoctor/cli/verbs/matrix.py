@@ -15,6 +15,7 @@ from exportdoctor.cli.lane_options import (
     check_target,
     find_stored,
     lane_specs,
+    note_changed_sources,
     note_scripts,
     target_words,
 )
@@ -77,6 +78,7 @@ def matrix(
     elif run is not None:
         found = ask_of_run(run, lanes, tell, jobs=jobs)
         note_scripts(run)
+        note_changed_sources(run)
     else:
         found = ask_of_target(target_words(asked, parts, exporter), lanes, tell, jobs=jobs)
     write_result(lambda form, style: render_matrix(found, form, style), form, output)

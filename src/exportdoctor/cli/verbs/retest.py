@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from exportdoctor.cli.complete_words import complete_runs
 from exportdoctor.cli.error_output import print_line
-from exportdoctor.cli.lane_options import JOBS, add_lane_options, lane_specs, note_scripts
+from exportdoctor.cli.lane_options import JOBS, add_lane_options, lane_specs, note_changed_sources, note_scripts
 from exportdoctor.cli.options import CONTEXT, JSON, QUIET
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.terminal import style_of, write_out
@@ -36,7 +36,8 @@ def retest(which: str | None, jobs: int | None, as_json: bool, quiet: bool, **gi
     """Ask the findings of RUN again on the newest releases of transformers and torch: fixed, still there, or changed?
 
     Default: the newest run. A finding is asked by its script, or its submodule. --transformers, --torch and --with
-    name releases in place of the newest; another torch than the installed one is an environment of its own.
+    name releases in place of the newest; another torch than the installed one is an environment of its own. Sources of
+    the run that have changed since are named: what is fixed may be fixed by that.
 
     Exit code: 0 all are fixed, 1 otherwise.
     """
@@ -56,7 +57,8 @@ def retest(which: str | None, jobs: int | None, as_json: bool, quiet: bool, **gi
         newer = {name: one for name, one in newest.items() if Version(one) > Version(installed_version(name) or "0")}
         specs = [LaneSpec(packages=newest if "torch" in newer else newer)]
     lanes = [make_lane(spec, tell) if spec.packages else here() for spec in specs]
-    found = retest_of(ask_of_run(run, lanes, tell, jobs=jobs or fitting_jobs(lanes)))
+    matrix = ask_of_run(run, lanes, tell, jobs=jobs or fitting_jobs(lanes))
     note_scripts(run)
+    found = retest_of(matrix, changed=note_changed_sources(run))
     write_out(pretty(found).decode() if as_json else render_retest(found, style_of(sys.stdout)))
     return ExitCode.EXPORTS if all(row.state == "fixed" for row in found) else ExitCode.FINDINGS

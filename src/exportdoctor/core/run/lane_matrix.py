@@ -97,7 +97,8 @@ _RETEST: dict[CellState, RetestState] = {
 
 
 class RetestRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding on other versions; `detail` is which other failure, or why it is not known."""
+    """A finding on other versions; `detail` is which other failure, or why it is not known, or where it is fixed, which
+    sources have changed since."""
 
     finding: str
     failure: FailureName | None
@@ -106,10 +107,16 @@ class RetestRow(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
 
 
-def retest_of(matrix: LaneMatrix) -> tuple[RetestRow, ...]:
-    """The cells of a run's findings, one by one, by number of the finding."""
+def retest_of(matrix: LaneMatrix, changed: str = "") -> tuple[RetestRow, ...]:
+    """The cells of a run's findings, one by one, by number of the finding. `changed`: which sources have since."""
     rows = [
-        RetestRow(finding=row.name, failure=row.failure, lane=lane, state=_RETEST[cell.state], detail=cell.detail)
+        RetestRow(
+            finding=row.name,
+            failure=row.failure,
+            lane=lane,
+            state=_RETEST[cell.state],
+            detail=changed if cell.state == "passes" else cell.detail,
+        )
         for row in matrix.rows
         for lane, cell in zip(matrix.lanes, row.cells)
     ]

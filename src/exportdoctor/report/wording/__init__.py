@@ -100,7 +100,6 @@ from exportdoctor.report.wording.repro import (
     repro_progress,
     repro_reproducing,
     repro_sliced,
-    repro_sources_changed,
     repro_stand_in,
     repro_under_shims,
     repro_versions_changed,
@@ -108,6 +107,7 @@ from exportdoctor.report.wording.repro import (
     script_head,
     script_origin,
     seen_versions,
+    sources_changed,
 )
 from exportdoctor.report.wording.rewrites import DOCUMENTED
 from exportdoctor.report.wording.scan import (
@@ -185,9 +185,9 @@ __all__ = [
     "repro_flaky_attempts", "repro_interrupted", "repro_line", "repro_not_found", "repro_not_in_eager",
     "repro_not_reduced",
     "repro_not_verified", "repro_other_causes", "repro_out_of_time", "repro_progress",
-    "repro_reproducing", "repro_sliced", "repro_sources_changed", "repro_stand_in", "repro_under_shims",
+    "repro_reproducing", "repro_sliced", "repro_stand_in", "repro_under_shims",
     "repro_versions_changed", "repro_without_source", "resume_command", "row_finding", "row_name",
-    "same_as_earlier", "same_object", "script_head", "script_origin", "seen_versions", "shim_effect",
+    "same_as_earlier", "sources_changed", "same_object", "script_head", "script_origin", "seen_versions", "shim_effect",
     "shim_file_refused", "shim_sets_tried", "shims_to_apply",
     "short_path", "soundness", "story", "substitutions", "summary_lines", "symbol_origins", "time_left",
     "time_left_of_share",

@@ -86,9 +86,9 @@ def repro_not_reduced() -> str:
     return "not reduced: the reduced script does not fail in the same way in a fresh process"
 
 
-def repro_sources_changed(names: Sequence[str], *, more: bool) -> str:
+def sources_changed(names: Sequence[str], *, more: bool) -> str:
     """The note on sources that are newer than the run; `more` than the names are."""
-    return f"{', '.join(names)}{', …' if more else ''} changed since this run; reproducing the failure as it is now"
+    return f"{', '.join(names)}{', …' if more else ''} changed since this run"
 
 
 def repro_versions_changed(versions: Sequence[tuple[str, str, str]]) -> str:
