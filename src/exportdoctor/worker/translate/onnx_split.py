@@ -1,7 +1,7 @@
 """Cuts an ONNX file into several at block boundaries, which run one after the other, and merges them again.
 
-Cuts lie where the next of the numbered blocks begins (`blocks.3` after `blocks.2`), by the module names that torch.onnx
-writes to each node. A value made before a cut and used after it is an output of one file and an input of a later one.
+Cuts lie where a numbered block begins (`blocks.3`), by the module names that torch.onnx writes to each node. A value
+made before a cut and used after it is an output of one file and an input of a later one.
 
 onnx's own tools do not fit (onnx 1.23): `onnx.utils.Extractor` does not see what subgraphs of If and Loop read, and
 `onnx.compose.merge_models` refuses pieces that share an input or a weight, and models of more than 2 GB.
@@ -24,7 +24,7 @@ from exportdoctor.worker.translate.failed_node import onnx_fact
 from exportdoctor.worker.translate.onnx_program import check_model
 from exportdoctor.worker.translate.onnx_session import OnnxSession
 
-_BLOCK = re.compile(r"((?:[\w.]*\.)?[A-Za-z_]\w*)\.(\d+)(?:\.|$)")
+_NUMBER = re.compile(r"(?:^|(?<=\.))\d+(?=\.|$)")
 _INLINE_LIMIT = 2**31 - 2**20
 
 
@@ -68,7 +68,7 @@ def split(path: Path, count: int, *, external_data: bool = False) -> list[Export
 
     model = onnx.load(str(path))
     nodes = list(model.graph.node)
-    places = cuts(nodes, count)
+    places = cuts([onnx_fact(node).module for node in nodes], count)
     inner = {value.name: value for value in model.graph.value_info}
     names = {value.name: value for value in (*model.graph.input, *model.graph.output)}
     weights = {one.name: one for one in model.graph.initializer}
@@ -80,30 +80,34 @@ def split(path: Path, count: int, *, external_data: bool = False) -> list[Export
     return pieces
 
 
-def cuts(nodes: Sequence[Any], count: int) -> list[int]:
-    """Where the pieces begin, and the end: the first node of a block, with about as many blocks in each piece."""
-    blocks = _blocks(nodes)
+def cuts(paths: Sequence[str], count: int) -> list[int]:
+    """Where the pieces begin, and the end: the first nodes of blocks, with about as many nodes in each piece. `paths`:
+    the module of each node."""
+    blocks = _blocks(paths, count)
     if len(blocks) < count:
         what = f"{len(blocks)} numbered blocks" if blocks else "no numbered blocks"
         raise UsageError(f"The graph has {what} and cannot be split into {count} files", hint="Give a smaller --split")
-    starts = [blocks[len(blocks) * piece // count] for piece in range(1, count)]
-    return [0, *starts, len(nodes)]
+    places = [0]
+    for piece in range(1, count):
+        left = blocks[piece : len(blocks) - (count - 1 - piece)]  # each piece has a block, and so have those behind it
+        wanted = len(paths) * piece / count
+        places.append(min((place for place in left if place > places[-1]), key=lambda place: abs(place - wanted)))
+    return [*places, len(paths)]
 
 
-def _blocks(nodes: Sequence[Any]) -> list[int]:
-    """The first node of each block of the list of blocks that most nodes belong to."""
-    first: dict[str, dict[int, int]] = {}
-    sizes: dict[str, int] = {}
-    for place, node in enumerate(nodes):
-        found = _BLOCK.match(onnx_fact(node).module)
-        if found:
-            first.setdefault(found[1], {}).setdefault(int(found[2]), place)
-            sizes[found[1]] = sizes.get(found[1], 0) + 1
-    if not sizes:
-        return []
-    largest = max(sizes, key=lambda name: sizes[name])
-    begins = [place for _, place in sorted(first[largest].items())]
-    return [place for number, place in enumerate(begins) if all(place >= before for before in begins[:number])]
+def _blocks(paths: Sequence[str], count: int) -> list[int]:
+    """The first node of each numbered module, `blocks.3`, in their order; with the numbered modules inside of these,
+    `blocks.3.net.0`, where they are fewer than `count`, and so on."""
+    first: dict[tuple[int, str], int] = {}
+    for place, path in enumerate(paths):
+        for depth, found in enumerate(_NUMBER.finditer(path)):
+            first.setdefault((depth, path[: found.end()]), place)
+    begins = set[int]()
+    for depth in range(max((depth for depth, _ in first), default=-1) + 1):
+        begins |= {place for (at, _), place in first.items() if at == depth}
+        if len(begins) >= count:
+            break
+    return sorted(begins)
 
 
 def _piece(
@@ -167,6 +171,8 @@ def _write(made: Any, path: Path, *, external_data: bool) -> ExportedFile:
     onnx.save(made, str(path), save_as_external_data=large, location=f"{path.name}.data", size_threshold=1024)
     check_model(path)
     data = (f"{path.name}.data",) if path.with_name(f"{path.name}.data").exists() else ()
+    for name in data:  # onnx writes it for its owner alone
+        path.with_name(name).chmod(path.stat().st_mode)
     return ExportedFile(
         name=path.name,
         bytes=path.stat().st_size + sum((path.parent / one).stat().st_size for one in data),
