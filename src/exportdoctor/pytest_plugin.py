@@ -19,6 +19,7 @@ import pytest
 if TYPE_CHECKING:
     from exportdoctor.core.run.known_failures import Baseline, BaselineDifference
     from exportdoctor.core.run.report import Report
+    from exportdoctor.core.scan_options import ScanOptions
 
 _MARKER = "exportable"
 _UNSAID: Any = object()
@@ -94,8 +95,9 @@ class ExportChecker:
         if shims:
             self._assert_shims_cure(plan, tuple(shims), to or "export")
             return None
-        report, run = self._scan(plan, to or "export")
-        self._judge(report, plan, run)
+        options = _scan_options(to or "export", cached=not self._request.config.getoption("export_no_cache"))
+        report, run = self._scan(plan, options)
+        self._judge(report, plan, run, options)
         return report
 
     def _assert_shims_cure(self, plan: Any, shims: tuple[str, ...], to: str) -> None:
@@ -116,17 +118,14 @@ class ExportChecker:
         """The check's name in the baseline."""
         return str(self._request.node.nodeid) + (f"#{self._calls}" if self._calls > 1 else "")
 
-    def _scan(self, plan: Any, to: str) -> tuple[Report, Path]:
+    def _scan(self, plan: Any, options: ScanOptions) -> tuple[Report, Path]:
         """The report, and the folder of its run."""
         from exportdoctor.api import create_run, scan_plan
         from exportdoctor.core.errors import ExportdoctorError
-        from exportdoctor.core.scan_options import ScanOptions
 
         config = self._request.config
-        cached = not config.getoption("export_no_cache")
-        identity = _identity(self._request.node.nodeid, config.rootpath) if cached else None
+        identity = _identity(self._request.node.nodeid, config.rootpath) if options.use_cache else None
         try:
-            options = ScanOptions(to=to, cure=False, use_cache=identity is not None)
             folder = create_run(plan)
             report = scan_plan(plan, options, folder, identity=identity)
         except ExportdoctorError as error:
@@ -135,18 +134,24 @@ class ExportChecker:
             shutil.rmtree(folder.path, ignore_errors=True)
         return report, folder.path
 
-    def _judge(self, report: Report, plan: Any, run: Path) -> None:
-        from exportdoctor.core.run.known_failures import compare_with_baseline, known_failure
+    def _judge(self, report: Report, plan: Any, run: Path, options: ScanOptions) -> None:
+        from exportdoctor.core.run.known_failures import Baseline, compare_with_baseline, known_failure, looks_of
 
         check = self._check
         path = _baseline_path(self._request.config)
         baseline = _read_baseline(path) if path is not None and path.exists() else None
-        known = baseline.failures.get(check, ()) if baseline else ()
-        difference = compare_with_baseline(known, report)
+        looks = looks_of(options)
+        difference = compare_with_baseline((baseline or Baseline()).of_check(check), report, looks)
         found = [_as_data(known_failure(one)) for one in report.findings]
         fresh = path is not None and baseline is None and self._request.config.getoption("export_ratchet")
         self._request.node.stash.setdefault(_RESULTS, []).append(
-            {"check": check, "found": found, "difference": _as_data(difference), "expected": bool(fresh)}
+            {
+                "check": check,
+                "found": found,
+                "difference": _as_data(difference),
+                "expected": bool(fresh),
+                "looks": list(looks),
+            }
         )
         if difference.broken and not fresh:
             pytest.fail(_failure_text(_try_rewrites(report, difference, plan, run), difference), pytrace=False)
@@ -225,23 +230,27 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             write(f"fixed: {check}: {failure_line(failure)}", green=True)
     if path is not None and config.getoption("export_ratchet"):
         try:
-            write(_move_ratchet(path, differences))
+            write(_move_ratchet(path, differences, {one["check"]: one.get("looks", ()) for one in _GATHERED}))
         except (ExportdoctorError, pytest.UsageError) as error:
             write(f"--export-ratchet: {error}", red=True)
     elif path is not None and any(difference.fixed for _, difference in differences):
         write(f"Take what is fixed out of {path.name}: run again with --export-ratchet")
 
 
-def _move_ratchet(path: Path, differences: list[tuple[str, BaselineDifference]]) -> str:
-    """Take out what is fixed; a file that is not there yet is written with all that fails."""
+def _move_ratchet(
+    path: Path, differences: list[tuple[str, BaselineDifference]], looks: Mapping[str, Sequence[str]]
+) -> str:
+    """Take out what is fixed; a file that is not there yet is written with all that fails. `looks`: what each check
+    looked for."""
     from exportdoctor.core.run.known_failures import Baseline, without_fixed
     from exportdoctor.store.baseline_file import write_baseline
 
     first = not path.exists()
     baseline = Baseline() if first else _read_baseline(path)
     for check, difference in differences:
-        known = without_fixed(baseline.failures.get(check, ()), difference.fixed)
-        baseline = baseline.replace_check(check, difference.new if first else known)
+        before, looked_for = baseline.of_check(check)
+        known = difference.new if first else without_fixed(before, difference.fixed)
+        baseline = baseline.replace_check(check, known, looks[check] if first else looked_for)
     write_baseline(path, baseline)
     fixed = sum(len(difference.fixed) for _, difference in differences)
     return f"{path.name} written" if first else f"{path.name}: {fixed} taken out"
@@ -270,6 +279,12 @@ def _plan(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, dy
         return plan_for_module(module, args, kwargs, dynamic_shapes=dynamic_shapes)
     except ExportdoctorError as error:
         raise pytest.fail.Exception(error.line(), pytrace=False) from None
+
+
+def _scan_options(to: str, *, cached: bool) -> ScanOptions:
+    from exportdoctor.core.scan_options import ScanOptions
+
+    return ScanOptions(to=to, cure=False, use_cache=cached)
 
 
 def _check_words(to: Any, shims: Any) -> None:

@@ -48,6 +48,10 @@ def test_an_unknown_kind_is_told_with_those_that_exist() -> None:
     assert summary("a_kind_of_tomorrow") == "Tracing raises an exception that eager does not."
 
 
+def test_each_rewrite_shows_what_to_change() -> None:
+    assert [name for name, (_, rewrite) in zip(NAMES, REWRITES, strict=True) if rewrite.before == rewrite.code] == []
+
+
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "rewrite"), REWRITES, ids=NAMES)

@@ -256,7 +256,11 @@ def test_a_message_ends_where_torch_begins_to_advise() -> None:
 
 def test_the_first_line_of_a_message() -> None:
     assert first_line("\n  one two \nthree") == "one two"
-    assert first_line(ValueError("one two"), 3) == "one"
+    assert first_line(ValueError("one two"), 7) == "one two"
+    assert first_line(ValueError("one two three"), 9) == "one two…"
+    assert first_line(ValueError("one two three"), 8) == "one two…"
+    assert first_line(ValueError("one two three"), 7) == "one…"
+    assert first_line(ValueError("onetwo"), 4) == "one…"
     assert first_line("") == ""
     assert first_line("Got graph break:\n  Data-dependent branch\nmore") == "Got graph break: Data-dependent branch"
     assert first_line("output 1 (0.5\n[ torch.DoubleTensor{} ]) of traced region\nmore").endswith(") of traced region")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from exportdoctor.core.records.outcome import Frame
-from exportdoctor.core.run.events import RunStarted
+from exportdoctor.core.run.events import FindingMade, RunStarted
 from exportdoctor.core.run.report import Report
 from exportdoctor.core.run.run_state import fold
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.report.comparison import compare_reports, compare_runs, render_comparison
 from synthetic import qwen_scan
 
@@ -168,6 +169,20 @@ def test_of_two_violated_dimensions_of_a_module_one_may_be_gone() -> None:
     found = compare_reports(both, left)
     assert ["net.py:8" in text for text in found.findings_gone] == [True]
     assert (found.findings_new, found.findings_same, found.same) == ((), 1, False)
+
+
+def test_what_the_other_run_did_not_look_for_is_neither_gone_nor_new() -> None:
+    first, *rest = qwen_scan()
+    assert isinstance(first, RunStarted)
+    finding = msgspec.structs.replace(fold((first, *rest)).findings["F2"], behind="F1")
+    events = [one for one in rest if not (isinstance(one, FindingMade) and one.finding.id == "F2")]
+    uncured = fold((msgspec.structs.replace(first, options=ScanOptions(cure=False)), *events))
+    cured = fold((msgspec.structs.replace(first, options=ScanOptions()), *events))
+    full = fold((msgspec.structs.replace(first, options=ScanOptions()), *rest, FindingMade(finding=finding)))
+    found, back = compare_runs(full, uncured), compare_runs(uncured, full)
+    assert (found.findings_gone, back.findings_new) == ((), ())
+    assert [change.what for change in found.target] == ["cure"]
+    assert len(compare_runs(full, cured).findings_gone) == 1
 
 
 def test_runs_that_share_no_finding_are_not_said_to_have_none() -> None:

@@ -9,8 +9,9 @@ from typing import Literal
 
 from exportdoctor.cli.error_output import print_line
 from exportdoctor.core.errors import ExitCode
-from exportdoctor.core.run.known_failures import BaselineDifference, compare_with_baseline, known_failure
-from exportdoctor.core.run.report import Report
+from exportdoctor.core.run.known_failures import BaselineDifference, compare_with_baseline, known_failure, looks_of
+from exportdoctor.core.run.run_state import RunState
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.report.wording.baselines import baseline_lines
 from exportdoctor.report.wording.formatting import count
 from exportdoctor.store.baseline_file import read_baseline, write_baseline
@@ -35,36 +36,43 @@ class BaselineCheck:
         if self.path is not None:
             read_baseline(self.path, missing_ok=self.update)
 
-    def judge(self, report: Report, code: int) -> int:
+    def judge(self, state: RunState, code: int) -> int:
         """The exit code of a scan that ended with `code`; what differs from the baseline is printed on stderr."""
         fail_on = self.fail_on or ("any" if self.path is None else "new")
         broken = True
-        difference = self.difference(report)
+        difference = self.difference(state)
         if self.path is not None and difference is not None and code in (ExitCode.EXPORTS, ExitCode.FINDINGS):
-            broken = self._differs(self.path, difference, report)
+            broken = self._differs(self.path, difference, state)
         if code != ExitCode.FINDINGS or fail_on == "any" or (fail_on == "new" and broken):
             return code
         return ExitCode.EXPORTS
 
-    def difference(self, report: Report) -> BaselineDifference | None:
+    def difference(self, state: RunState) -> BaselineDifference | None:
         """What differs from the baseline; None where there is none, or the report is not whole."""
+        report = state.report()
         if self.path is None or not report.complete:
             return None
-        failures = read_baseline(self.path, missing_ok=self.update).failures
-        known = failures.get(_check_name(report.target.ref, self.path), ())
-        return compare_with_baseline(known, report, of_some_parts=self.of_some_parts)
+        baseline = read_baseline(self.path, missing_ok=self.update)
+        check = baseline.of_check(_check_name(report.target.ref, self.path))
+        return compare_with_baseline(check, report, _looks(state), of_some_parts=self.of_some_parts)
 
-    def _differs(self, path: Path, difference: BaselineDifference, report: Report) -> bool:
+    def _differs(self, path: Path, difference: BaselineDifference, state: RunState) -> bool:
         for line in baseline_lines(difference, accept=ACCEPT):
             print_line(line)
         if self.update:
+            report = state.report()
             baseline, name = read_baseline(path, missing_ok=True), _check_name(report.target.ref, path)
             known = (*map(known_failure, report.findings), *difference.unasked)
-            write_baseline(path, baseline.replace_check(name, known))
+            looked = [*_looks(state), *(baseline.of_check(name)[1] if difference.unasked else ())]
+            write_baseline(path, baseline.replace_check(name, known, dict.fromkeys(looked)))
             kept = len(difference.unasked)
             print_line(f"baseline written: {path}" + (f", {count(kept, 'failure')} not asked kept" if kept else ""))
             return False
         return bool(difference.broken)
+
+
+def _looks(state: RunState) -> tuple[str, ...]:
+    return looks_of(state.started.options if state.started is not None else ScanOptions())
 
 
 def _check_name(ref: str, baseline: Path) -> str:

@@ -50,7 +50,7 @@ def follow(
     if folder.trouble is not None:
         code = print_error(folder.trouble)
     elif stop is None:
-        code = output.check.judge(state.report(), code)
+        code = output.check.judge(state, code)
     return state, code
 
 
@@ -84,7 +84,7 @@ def print_result(state: RunState, path: Path | None, *, output: OutputOptions) -
     """The report on stdout; on stderr the run's folder, if it was saved."""
     report = state.report()
     style = style_of(sys.stdout)
-    difference = output.check.difference(report)
+    difference = output.check.difference(state)
     known = frozenset(one.id for one in report.findings if difference is not None and difference.knows(one))
     write_out(
         render(report, output.form, style, known=known) + (render_end(report, style) if output.form == "text" else "")

@@ -74,7 +74,7 @@ def resume(which: str, *, output: OutputOptions, limits: dict[str, Any]) -> int:
             raise UsageError(f"the run in {folder.path} was cut off before its first event", hint="Scan again")
         if state.finished is not None and state.finished.complete:
             print_result(state, folder.path, output=output)
-            return output.check.judge(state.report(), state.finished.exit_code)
+            return output.check.judge(state, state.finished.exit_code)
         require_target(state.started)
         digest = request_digest(resolve(state.started.target).identity(), state.started.options)
         _refuse_changed(folder, digest)

@@ -9,6 +9,7 @@ import msgspec
 
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.identity import code_of, identify_across_runs
+from exportdoctor.core.run.known_failures import is_missed, looks_of
 from exportdoctor.core.run.lane_matrix import FailureName
 from exportdoctor.core.run.report import PartRecord, Report
 from exportdoctor.core.run.run_state import RunState
@@ -63,7 +64,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 def compare_runs(before: RunState, after: RunState) -> Comparison:
     """The differences of two runs, with what was asked for in another way."""
-    found = compare_reports(before.report(), after.report())
+    found = compare_reports(before.report(), after.report(), _looks(before), _looks(after))
     return msgspec.structs.replace(
         found, target=(*found.target, *find_changes(Change, _settings(before), _settings(after)))
     )
@@ -75,13 +76,22 @@ def _settings(state: RunState) -> dict[str, str]:
         return {}
     options = state.started.options
     found = {"exporter": options.exporter, "to": options.to, "modules": ", ".join(options.modules)}
+    steps = {"search": options.search, "exhaustive": options.exhaustive, "cure": options.cure}
+    found |= {name: "yes" if step else "no" for name, step in steps.items()}
     limits = {"slow": options.slow, "heavy": options.heavy}
     shims = {"shim files": ", ".join(options.shim_files), "allow": ", ".join(options.allow)}
     return {**found, **{name: str(limit or "") for name, limit in limits.items()}, **shims}
 
 
-def compare_reports(before: Report, after: Report) -> Comparison:
-    """The differences. A part that only one of them has is listed without its modules."""
+def _looks(state: RunState) -> tuple[str, ...]:
+    return looks_of(state.started.options) if state.started is not None else ()
+
+
+def compare_reports(
+    before: Report, after: Report, looked_for: tuple[str, ...] = (), looks: tuple[str, ...] = ()
+) -> Comparison:
+    """The differences. A part that only one of them has is listed without its modules, and a finding that the other run
+    did not look for not at all: `looked_for` and `looks` are what the two runs looked for."""
     unfinished = tuple(dict.fromkeys(report.run for report in (before, after) if not report.complete))
     old, new = ({part.name: part for part in report.parts if part.complete} for report in (before, after))
     both = [name for name in old if name in new]
@@ -96,8 +106,8 @@ def compare_reports(before: Report, after: Report) -> Comparison:
         if module.status == "not_asked"
     }
     one, other = _findings(before, both, untried), _findings(after, both, untried)
-    gone = [_in_module(finding, key) for key, finding in one.items() if key not in other]
-    come = [_in_module(finding, key) for key, finding in other.items() if key not in one]
+    gone = [_in_module(f, key) for key, f in one.items() if key not in other and not _is_missed(f, looked_for, looks)]
+    come = [_in_module(f, key) for key, f in other.items() if key not in one and not _is_missed(f, looks, looked_for)]
     moved = _pair_moved(gone, come)
     gone = [finding for finding in gone if not any(finding is was for was, _ in moved)]
     come = [finding for finding in come if not any(finding is now for _, now in moved)]
@@ -148,6 +158,10 @@ def _modules(old: PartRecord, new: PartRecord) -> tuple[Change, ...]:
 def _findings(report: Report, parts: list[str], untried: set[tuple[str, str]]) -> dict[tuple[object, ...], Finding]:
     found = identify_across_runs(one for one in report.findings if one.part in parts)
     return {key: finding for key, finding in found.items() if key[:2] not in untried}
+
+
+def _is_missed(finding: Finding, found_by: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    return is_missed(found_by, other, masked=finding.behind is not None)
 
 
 def _in_module(finding: Finding, key: tuple[object, ...]) -> Finding:

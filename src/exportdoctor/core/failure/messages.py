@@ -104,7 +104,8 @@ _TRACEBACK_LINE = re.compile(r"\s*(?:Traceback \(|File \")")
 
 
 def first_line(message: object, limit: int | None = None) -> str:
-    """The first line of a message that is not blank, at most `limit` characters of it; empty where there is none.
+    """The first line of a message that is not blank; empty where there is none. Of a longer one than `limit` characters
+    the first words, and `…`.
 
     The next one belongs to it where it ends in a colon or within a bracket, as where a tensor is printed in a sentence.
     """
@@ -113,7 +114,11 @@ def first_line(message: object, limit: int | None = None) -> str:
         if found and (not _GOES_ON.search(found) or _TRACEBACK_LINE.match(line) or len(found) > _LONG_LINE):
             break
         found = f"{found} {line.strip()}".strip()
-    return found[:limit]
+    if limit is None or len(found) <= limit:
+        return found
+    start = found[: limit - 1]
+    words = start.rpartition(" ")[0] if found[limit - 1] != " " else start
+    return f"{words.rstrip() or start}…"
 
 
 def exception_in_text(text: str) -> tuple[str, str]:

@@ -13,6 +13,7 @@ import msgspec
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.identity import code_of
 from exportdoctor.core.run.report import Report
+from exportdoctor.core.scan_options import OPTIONS, ScanOptions
 
 BASELINE_SCHEMA = "exportdoctor.baseline/1"
 
@@ -21,6 +22,7 @@ class KnownFailure(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """A finding as a baseline keeps it; part, modules, signature and place identify it, the rest is for the reader.
 
     `module` is the first of `modules`. These are empty in files of earlier versions, which kept the first one alone.
+    `masked`: another failure hides it, so that only a search for shims meets it.
     """
 
     part: str
@@ -31,28 +33,40 @@ class KnownFailure(msgspec.Struct, frozen=True, kw_only=True, order=True):
     source: str = ""
     error: str = ""
     modules: tuple[str, ...] = ()
+    masked: bool = False
 
 
 _Pair = tuple[KnownFailure, KnownFailure]
 
 
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
-    """The known failures of each check: a target, or a test."""
+    """The known failures of each check: a target, or a test; and what the scan looked for that found them."""
 
     schema: str = BASELINE_SCHEMA
     failures: dict[str, tuple[KnownFailure, ...]] = {}
+    looked_for: dict[str, tuple[str, ...]] = {}
 
-    def replace_check(self, check: str, known: Iterable[KnownFailure]) -> Baseline:
+    def replace_check(self, check: str, known: Iterable[KnownFailure], looked_for: Iterable[str]) -> Baseline:
         """The same with other failures for one check, none where it has none."""
         failures = {**self.failures, check: tuple(sorted(known))}
-        return Baseline(failures={name: failures[name] for name in sorted(failures) if failures[name]})
+        looks = {**self.looked_for, check: tuple(looked_for)}
+        names = [name for name in sorted(failures) if failures[name]]
+        return Baseline(
+            failures={name: failures[name] for name in names},
+            looked_for={name: looks[name] for name in names if name in looks},
+        )
+
+    def of_check(self, check: str) -> tuple[tuple[KnownFailure, ...], tuple[str, ...]]:
+        """What is known of a check, and what was looked for; files of earlier versions do not say it."""
+        return self.failures.get(check, ()), self.looked_for.get(check, looks_of(ScanOptions()))
 
 
 class BaselineDifference(msgspec.Struct, frozen=True, kw_only=True):
     """What is new, what is fixed, and what fails in the same submodule in another way (before and after), each with the
     modules of which this holds.
 
-    `unasked` is what is known of parts that were not scanned, or not whole.
+    `unasked` is what is known of parts that were not scanned, or not whole, or that this scan did not look for.
+    `newly_looked_for` is what this scan looked for, and the one that wrote the baseline did not.
     """
 
     new: tuple[KnownFailure, ...] = ()
@@ -60,6 +74,7 @@ class BaselineDifference(msgspec.Struct, frozen=True, kw_only=True):
     changed: tuple[tuple[KnownFailure, KnownFailure], ...] = ()
     same: tuple[KnownFailure, ...] = ()
     unasked: tuple[KnownFailure, ...] = ()
+    newly_looked_for: tuple[str, ...] = ()
 
     @property
     def broken(self) -> tuple[KnownFailure, ...]:
@@ -80,6 +95,29 @@ class BaselineDifference(msgspec.Struct, frozen=True, kw_only=True):
         return next((before for before, after in self.changed if not own.isdisjoint(_names([after]))), None)
 
 
+SEARCH, CURE = "smaller submodules", "shims"
+"""What a scan looks for, in words."""
+
+
+def looks_of(options: ScanOptions) -> tuple[str, ...]:
+    """What a scan with these options looks for: a scan that looks for less finds less, and nothing is fixed by that."""
+    stages = OPTIONS["to"].choices
+    looks = [f"failures of {stage}" for stage in stages[: stages.index(options.to) + 1]] if options.to in stages else []
+    looks += [f"failures of {options.exporter}"] if options.exporter != "export" else []
+    looks += [SEARCH] if options.search else []
+    looks += [CURE] if options.cure else []
+    looks += ["submodules that fail alone"] if options.exhaustive else []
+    limits = {"slow exports": options.slow, "heavy exports": options.heavy}
+    return (*looks, *(name for name, limit in limits.items() if limit is not None))
+
+
+def is_missed(looked_for: Collection[str], looks: Collection[str], *, masked: bool) -> bool:
+    """Whether a failure that the first scan found may be there though the second did not find it, for what that looked
+    for. Without a search for shims only those that another one masks are."""
+    missed = set(looked_for) - set(looks)
+    return bool(missed) and (missed != {CURE} or masked)
+
+
 def known_failure(finding: Finding) -> KnownFailure:
     """A finding as a baseline keeps it: no line number and no folder, which change without it."""
     code = code_of(finding)
@@ -93,16 +131,23 @@ def known_failure(finding: Finding) -> KnownFailure:
         source=code.source,
         error=finding.exception.type.rpartition(".")[2],
         modules=tuple(dict.fromkeys((finding.module, *finding.modules))),
+        masked=finding.behind is not None,
     )
 
 
 def compare_with_baseline(
-    known: Iterable[KnownFailure], report: Report, *, of_some_parts: bool = False
+    baseline: tuple[Iterable[KnownFailure], Collection[str]],
+    report: Report,
+    looks: Collection[str],
+    *,
+    of_some_parts: bool = False,
 ) -> BaselineDifference:
-    """The difference; of a part that was not scanned whole nothing is said to be fixed.
+    """The difference of a baseline's check (Baseline.of_check) and a report whose scan looked for `looks`.
 
-    A part that the report does not have is there no more, unless the report is `of_some_parts`.
+    Of a part that was not scanned whole nothing is said to be fixed, nor where the scan did not look for all that the
+    other one did. A part that the report does not have is there no more, unless the report is `of_some_parts`.
     """
+    known, looked_for = baseline
     found = [*map(known_failure, report.findings)]
     failures = _of_each_module(found)
     old = _of_each_module(_with_modules(one, found) for one in known)
@@ -117,13 +162,19 @@ def compare_with_baseline(
             new.remove(after)
             absent.remove(before)
             changed.append((before, after))
-    fixed = [one for one in absent if one.part in whole or (one.part not in names and not of_some_parts)]
+    fixed = [
+        one
+        for one in absent
+        if (one.part in whole or (one.part not in names and not of_some_parts))
+        and not is_missed(looked_for, looks, masked=one.masked)
+    ]
     return BaselineDifference(
         new=_together(new),
         fixed=_together(fixed),
         changed=_pairs_together(changed),
         same=_together(one for key, one in old.items() if key in failures),
         unasked=_together(one for one in absent if one not in fixed),
+        newly_looked_for=tuple(one for one in looks if one not in looked_for),
     )
 
 

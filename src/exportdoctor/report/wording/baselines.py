@@ -21,6 +21,11 @@ def baseline_lines(difference: BaselineDifference, *, accept: str) -> tuple[str,
     for before, after in difference.changed:
         lines.append(f"changed failure: {failure_line(after)}; in the baseline: {failure_line(before)}")
     lines += [f"fixed: {failure_line(one)}. Take it out of the baseline: {accept}" for one in difference.fixed]
+    if difference.broken and difference.newly_looked_for:
+        lines.append(
+            f"the baseline is of a scan that did not look for {' or '.join(difference.newly_looked_for)}: what is new "
+            "may only have been found by that"
+        )
     if difference.same:
         lines.append(f"{count(len(difference.same), 'known failure')}, as in the baseline")
     return tuple(lines)

@@ -121,7 +121,7 @@ def _reason(tried: ShimTry) -> str:
     """Why a shim that could be tried does not work, where that is known."""
     told = tried.note.removeprefix("raises ")
     known = tried.result == "error" and told and not tried.note.startswith((NOTHING_TO_COMPARE, NOT_TRIED))
-    return ": " + first_line(told, 160).rstrip(".") if known else ""
+    return ": " + first_line(told, 240).rstrip(".") if known else ""
 
 
 def shim_effect(tried: ShimTry) -> str:
