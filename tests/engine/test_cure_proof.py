@@ -52,6 +52,13 @@ def _drawn(kind: Any, refusal: str = "") -> Agreement:
     return Agreement(inputs=f"drawn {kind}", kind=kind, made_up=True, refused=bool(refusal), trouble=refusal)
 
 
+def _of_numbers(*refusals: str) -> tuple[Agreement, ...]:
+    return tuple(
+        msgspec.structs.replace(_drawn("whole_numbers", refusal), inputs=f"n = {number}")
+        for number, refusal in enumerate(refusals)
+    )
+
+
 @pytest.mark.parametrize(
     ("rows", "shown"),
     [
@@ -67,6 +74,9 @@ def _drawn(kind: Any, refusal: str = "") -> Agreement:
         ((_drawn("sizes", "Guard failed: x.size()[0] == y.size()[0]"), _drawn("sizes")), "precondition"),
         ((_drawn("size_one_or_zero", "Guard failed: x.size()[0] >= 2"), _drawn("sizes")), "signature"),
         ((_drawn("sizes"), _drawn("values")), "signature"),
+        ((_drawn("sizes"), _drawn("values"), *_of_numbers("Guard failed: s % 2 == 0", "s >= 8")), "specialised"),
+        ((_drawn("sizes"), _drawn("values"), *_of_numbers("Guard failed: s % 2 == 0", "")), "precondition"),
+        ((_drawn("sizes"), _drawn("values"), *_of_numbers("Guard failed: s % 2 == 0")), "precondition"),
     ],
 )
 def test_a_refused_set_is_a_condition_and_fixes_only_what_no_other_set_shows_as_free(

@@ -408,6 +408,15 @@ class Bounded(torch.nn.Module):
         return torch.cat([x, y])
 
 
+def test_what_is_refused_for_its_values_is_no_end_that_an_operation_makes() -> None:
+    """`≥ 3 (an operation refuses less)` was said of a program that takes one row, and two, of other values."""
+    run_at: dict[int, Any] = {0: "refuses", 1: "refuses values", 2: "refuses values"}
+    axis = ends_by_runs(SizeAxis(name="b", example=3, until=130), lambda size: run_at.get(size, "answers"))
+    assert (axis.lowest, axis.ends_by_runs) == (1, (1,))
+    told = sizes_in_words(msgspec.structs.replace(axis, by_values=(1, 2)))
+    assert told == "≥ 1 (an operation refuses less); at 1, 2 all that was tried is refused by assertions on values"
+
+
 @pytest.mark.parametrize(
     ("gaps", "runs", "text"),
     [
@@ -422,7 +431,7 @@ def test_a_size_beyond_the_ends_is_no_gap_and_a_check_that_refuses_it_is_no_oper
 ) -> None:
     """`multiples of 2 from 4, but not 2 (an operation refuses less)` was said of an average pool and an upsampling."""
     axis = SizeAxis(name="n", example=12, step=2, until=130, but=gaps)
-    assert sizes_in_words(ends_by_runs(axis, runs.__contains__)) == text
+    assert sizes_in_words(ends_by_runs(axis, lambda size: "answers" if size in runs else "refuses")) == text
 
 
 class OnSizes(torch.nn.Module):

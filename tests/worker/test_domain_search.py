@@ -103,7 +103,7 @@ def test_of_sizes_that_must_change_together_one_leads_and_the_others_follow_at_e
 def test_ends_that_only_runs_show_are_where_they_are(lowest: int, steps: int, more: int, step: int) -> None:
     example, highest = lowest + step * steps, lowest + step * (steps + more)
     fact = SizeAxis(name="n", example=example, lowest=lowest % step, step=step, until=130)
-    found = ends_by_runs(fact, lambda size: lowest <= size <= highest)
+    found = ends_by_runs(fact, lambda size: "answers" if lowest <= size <= highest else "refuses")
     assert (found.lowest, found.highest) == (lowest, highest)
     assert sizes_in_words(found).endswith("more)")
 

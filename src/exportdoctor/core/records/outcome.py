@@ -324,13 +324,17 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def fixes_inputs(self) -> bool:
         """Whether a size or a value became constant: of the program's own inputs, or by what it refuses, as where it
-        takes no other size, no other values of the example's sizes, or asks for that one number (of results, too).
+        takes no other size, no other values of the example's sizes, none of several other whole numbers that say how
+        much there is, or asks for that one number (of results, too).
         """
         refused = [row for row in self.numbers if row.refused and row.kind != "size_one_or_zero"]
         if self.fixed or any(_FIXED.search(row.trouble) for row in refused):
             return True
         taken = {row.kind == "sizes" for row in self.numbers if row.kind in _OTHER_INPUTS and not row.refused}
-        return any((row.kind == "sizes") not in taken for row in refused if row.kind in _OTHER_INPUTS)
+        numbers = {row.inputs: row.refused for row in self.numbers if row.kind == "whole_numbers"}
+        return (len(numbers) > 1 and all(numbers.values())) or any(
+            (row.kind == "sizes") not in taken for row in refused if row.kind in _OTHER_INPUTS
+        )
 
     @property
     def wrong_layout(self) -> Agreement | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
 
 from exportdoctor.core.protocol.domain import DomainResult
 from exportdoctor.core.records.size_domain import SizeAxis, SizeCondition, SizeDomain, SizeTrial, StageAnswer
@@ -247,6 +249,8 @@ def _is_alone(domain: SizeDomain) -> bool:
 
 def domain_details(domain: SizeDomain) -> Iterator[str]:
     """Why sizes are refused, what later files no longer check, and what was not tried."""
+    alone = _is_alone(domain)
+    held: dict[tuple[str, str | None, int | None], list[SizeCondition]] = {}
     for number, condition in enumerate(domain.conditions):
         ends: dict[str, list[str]] = {}
         for trial in (one for one in domain.trials if one.condition == number):
@@ -256,12 +260,14 @@ def domain_details(domain: SizeDomain) -> Iterator[str]:
             more = f" and {len(sizes) - _MOST_SIZES} more" if len(sizes) > _MOST_SIZES else ""
             yield f"{mark.join(sizes[:_MOST_SIZES])}{more}: {end}"
         if not ends:
-            yield "not violated by what was tried"
-        yield f"  {condition_line(condition, _is_alone(domain))}"
+            held.setdefault((condition.kind, condition.file, condition.line), []).append(condition)
+            continue
+        yield f"  {condition_line(condition, alone)}"
         if condition.source:
             yield f"      {condition.source}"
         if number in domain.dropped:
             yield f"  {_then(domain, number)}"
+    yield from _held_lines(held.values(), alone=alone)
     for trial in domain.trials:
         told = _unexplained_refusals(trial)
         if trial.eager and trial.condition < 0 and trial.answers[0].outcome == "refuses":
@@ -277,6 +283,19 @@ def domain_details(domain: SizeDomain) -> Iterator[str]:
     yield from _unsteady_sizes(domain)
     yield from domain.notes
     yield verdict(domain)
+
+
+def _held_lines(groups: Iterable[list[SizeCondition]], *, alone: bool) -> Iterator[str]:
+    """The conditions that held throughout, those of one line together."""
+    title = "not violated by what was tried"
+    for group in groups:
+        yield from filter(None, (title,))
+        title = ""
+        more = f" and {len(group) - _MOST_SIZES} more" if len(group) > _MOST_SIZES else ""
+        texts = ", ".join(one.text for one in group[:_MOST_SIZES]) + more
+        yield f"  {condition_line(msgspec.structs.replace(group[0], text=texts), alone)}"
+        if group[0].source:
+            yield f"      {group[0].source}"
 
 
 def _unexplained_refusals(trial: SizeTrial) -> list[StageAnswer]:

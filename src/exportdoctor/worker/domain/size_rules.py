@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -124,18 +125,23 @@ def _is_skipped(fact: SizeAxis, size: int) -> bool:
     return size in fact.but or (fact.cycle > 0 and size % fact.cycle in fact.skipped)
 
 
-def ends_by_runs(fact: SizeAxis, runs: Callable[[int], bool | None]) -> SizeAxis:
+Run = Literal["answers", "refuses", "refuses values", "not asked"]
+"""What comes of a run at a size; it refuses values where others of that size may be taken."""
+
+
+def ends_by_runs(fact: SizeAxis, run_at: Callable[[int], Run]) -> SizeAxis:
     """The rule up to where the program runs: an operation may refuse sizes that no check does.
 
     The program is run at the points of the rule and at doubled sizes, then between the last that it takes and the
-    first that it refuses. `runs` gives None for a size that is not asked. What is refused elsewhere stays in the rule.
+    first that it refuses. What is refused elsewhere, or for its values, stays in the rule.
     """
     if fact.fixed or fact.partly or fact.only or not fact.until or not takes(fact, fact.example):
         return fact
     doubled = [max(1, fact.example) * 2**power for power in range(1, _LARGEST_RUN.bit_length())]
     far = [_taken_below(fact, size) for size in doubled]
     asked = {size for size in (*points_of(fact), *far) if size <= _LARGEST_RUN and takes(fact, size)}
-    known = {size: answer for size in sorted(asked | {fact.example}) if (answer := runs(size)) is not None}
+    found = {size: run_at(size) for size in sorted(asked | {fact.example})}
+    known = {size: run == "answers" for size, run in found.items() if run in ("answers", "refuses")}
     if not known.get(fact.example):
         return fact
     ends = []
@@ -143,7 +149,7 @@ def ends_by_runs(fact: SizeAxis, runs: Callable[[int], bool | None]) -> SizeAxis
         side = sorted((size for size in known if sign * (size - fact.example) >= 0), key=lambda size: sign * size)
         refused = [size for size in side if not known[size]]
         if refused and side[-len(refused) :] == refused:
-            last = _between(fact, side[-len(refused) - 1], refused[0], runs)
+            last = _between(fact, side[-len(refused) - 1], refused[0], run_at)
             if takes(fact, last + sign * fact.step):  # else a check refuses the next one
                 ends.append(last)
             inside = tuple(gap for gap in fact.but if sign * (gap - last) < 0)
@@ -157,14 +163,14 @@ def _taken_below(fact: SizeAxis, size: int) -> int:
     return next((one for one in range(first, first - fact.cycle - 1, -fact.step) if takes(fact, one)), first)
 
 
-def _between(fact: SizeAxis, taken: int, refused: int, runs: Callable[[int], bool | None]) -> int:
-    """The last size with which the program runs, from one that it takes towards one that it refuses."""
+def _between(fact: SizeAxis, taken: int, refused: int, run_at: Callable[[int], Run]) -> int:
+    """The last size that no operation refuses, from one that the program takes towards one that it refuses."""
     between = range(taken, refused, fact.step if refused > taken else -fact.step)
     sizes = [size for size in between if takes(fact, size)]
     first, end = 0, len(sizes)
     while end - first > 1:
         middle = (first + end) // 2
-        if runs(sizes[middle]):
+        if run_at(sizes[middle]) in ("answers", "refuses values"):
             first = middle
         else:
             end = middle

@@ -22,7 +22,7 @@ from exportdoctor.worker.domain.linked_axes import join_linked
 from exportdoctor.worker.domain.planned_trial import PlannedTrial
 from exportdoctor.worker.domain.size_axes import Axis, is_plain, sizes_of_axes
 from exportdoctor.worker.domain.size_checks import SizeChecks
-from exportdoctor.worker.domain.size_rules import ends_by_runs, evaluate_sizes, points_of, takes
+from exportdoctor.worker.domain.size_rules import Run, ends_by_runs, evaluate_sizes, points_of, takes
 from exportdoctor.worker.domain.size_values import assertions_on_values, is_about_values, with_other_numbers
 from exportdoctor.worker.domain.sized_inputs import Place, SizedInputs
 from exportdoctor.worker.domain.surrounded_memory import depends_on_other_memory
@@ -83,7 +83,7 @@ class DomainSearch:
             join_linked(self.axes, self._facts, self.checks.find_violated, self._fact_of)
         end = time.monotonic() + self.seconds_for_ends
         self._facts = [
-            ends_by_runs(fact, lambda size, axis=axis: self._runs({axis.name: size}, end))  # type: ignore[misc]
+            ends_by_runs(fact, lambda size, axis=axis: self._run_at({axis.name: size}, end))  # type: ignore[misc]
             for axis, fact in zip(self.axes, self._facts, strict=True)
         ]
         self._add({}, wording.EXAMPLE)
@@ -207,18 +207,18 @@ class DomainSearch:
 
     # --- what runs
 
-    def _runs(self, values: Mapping[str, int], end: float) -> bool | None:
-        """Whether the program answers at these sizes of axes; None if that was not asked, or hangs on values."""
+    def _run_at(self, values: Mapping[str, int], end: float) -> Run:
+        """What the program does at these sizes of axes."""
         sizes = self._sizes(values)
         if time.monotonic() > end or self._is_too_large(sizes) or not self._can_be_made(sizes):
-            return None
+            return "not asked"
         answer = self._answer(self.stages[0], None, self.inputs.resize(sizes))
         if answer.outcome != "refuses":
-            return True
+            return "answers"
         others = (self._answer(self.stages[0], None, made) for _, made in with_other_numbers(self.inputs, sizes))
         if any(one.outcome != "refuses" for one in others):
-            return True
-        return None if is_about_values(answer.message, self._asserted) else False
+            return "answers"
+        return "refuses values" if is_about_values(answer.message, self._asserted) else "refuses"
 
     def _add(self, sizes: dict[Place, int], title: str, *, alone: bool = False) -> None:
         if title in self._planned:

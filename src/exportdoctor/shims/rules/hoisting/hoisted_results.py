@@ -15,8 +15,8 @@ from exportdoctor.targets.eager import storage_id
 from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
 
 CONDITION = (
-    "the structure of what is passed in, and its negative numbers, fractions and flags, are the example's; others are "
-    "refused"
+    "the structure of what is passed in, and its negative numbers, fractions and flags, are the example's, and "
+    "branches on its other numbers go as for the example; others are refused"
 )
 """Of a shim that hoists; see `HoistedResult.as_inputs` and `as_result`."""
 
