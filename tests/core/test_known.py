@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from exportdoctor.core.failure import known_issues as known
 from exportdoctor.core.failure.known_issues import Clause, KnownIssue
-from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Stage
+from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, OpFact, Stage
 from exportdoctor.core.versions import is_in_range, is_range
 
 MAIN_LANE = {"torch": "2.13.0+cpu", "transformers": "5.23.0"}
@@ -36,6 +36,7 @@ class Seen:
     dynamic: bool
     versions: dict[str, str]
     guard: Frame | None = None
+    takes: tuple[str, ...] = ()
 
     def matches(self) -> list[str]:
         found = known.match(self.failure, exporter=self.exporter, dynamic=self.dynamic, versions=self.versions)
@@ -43,7 +44,8 @@ class Seen:
 
     @property
     def failure(self) -> Failure:
-        return Failure(stage=self.stage, exceptions=self.exceptions, frames=self.frames, guard=self.guard)
+        op = OpFact(name="Op", arguments=self.takes, raised=True) if self.takes else None
+        return Failure(stage=self.stage, exceptions=self.exceptions, frames=self.frames, guard=self.guard, op=op)
 
     def told_as_known(self) -> list[str]:
         """The issues that are named as being about this code."""
@@ -60,6 +62,7 @@ def seen(told: dict[str, Any]) -> Seen:
         dynamic=told.get("dynamic", False),
         versions={name: str(version) for name, version in told.get("versions", MAIN_LANE).items()},
         guard=frame(f"> model.py|Model.forward|{told['guard']}") if "guard" in told else None,
+        takes=tuple(told.get("takes", ())),
     )
 
 

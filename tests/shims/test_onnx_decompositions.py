@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +14,20 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from decompositions import Computes, Operator, assert_same_results, translate
+from exportdoctor.cli import main
+from exportdoctor.report import wording
 from exportdoctor.shims import NotApplicable
 from exportdoctor.shims.own.onnx_decompositions import with_operators_of_onnx
+from exportdoctor.store.runs import find_run, read_run
 
+CHOICE = """
+import torch
+class Choice(torch.nn.Module):
+    def forward(self, c, d):
+        return torch.where(c, d, ~c)
+def build():
+    return Choice(), (torch.ones(3, dtype=torch.bool), torch.zeros(3, dtype=torch.bool))
+"""
 FIRST = torch.zeros(4, 2, dtype=torch.int64)
 
 
@@ -53,6 +65,8 @@ OPERATORS: dict[str, Operator] = {
                                        x.repeat_interleave(torch.tensor([3]), output_size=48)),
     "scatter": lambda x, y: (x.scatter_add(1, FIRST, y), x.scatter(0, FIRST[:2], y),
                              x.scatter_reduce(1, FIRST + 1, y, "amax"), y.scatter_reduce(1, FIRST, x, "sum")),
+    "where of bools": lambda x, y: (torch.where(x > 0, y > 0, x < y), torch.where(x[0] > 0, y > x, x < y),
+                                    torch.where(x > 0, (y > 0)[:, :1], torch.tensor(True)), torch.where(x > 0, x, y)),
 }  # fmt: skip
 
 
@@ -134,6 +148,27 @@ def test_products_of_complex_numbers_are_left_alone() -> None:
     module = Computes(lambda x, y: (torch.view_as_real(torch.complex(x, y).cumprod(0)), x.cumprod(0)))
     program = with_operators_of_onnx(torch.export.export(module, inputs()))
     assert_same_results(program.module(), module, [inputs()])
+
+
+def test_a_choice_between_other_values_is_left_alone() -> None:
+    module = Computes(lambda x, y: torch.where(x > 0, x, y))
+    with pytest.raises(NotApplicable, match="none of the operators"):
+        with_operators_of_onnx(torch.export.export(module, inputs()))
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_choice_between_bools_that_onnx_runtime_refuses_is_found_and_cured(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(CHOICE)
+    assert main.run(["scan", f"{tmp_path}/net.py:build", "--to", "ort", "-q", "--no-alternatives"]) == 1
+    report = read_run(find_run(None)).state.report()
+    (part,), (finding,) = report.parts, report.findings
+    assert part.prescription is not None
+    assert part.prescription.shims == ("decomposed-for-onnx",)
+    assert "runs in ONNX Runtime with 1 shim (exact)" in wording.cure(part)
+    assert "--to onnx -o model.onnx" in wording.export_command(part, report)
+    assert "In operator Where of bool, bool, bool." in wording.story(finding)
+    assert not finding.known_issues, "no dtype without a kernel is bfloat16"
 
 
 def test_a_program_without_such_operators_is_left_alone() -> None:

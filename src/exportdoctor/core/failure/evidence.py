@@ -25,7 +25,7 @@ class Evidence:
     and `evaluated` is the expression that was being evaluated there, or the whole source line where that is not known.
     `library` are the lines of installed libraries, their paths from the library's folder on; `own_code` says whether
     the culprit is in none of them. `guard` is the source of the line that made a violated guard,
-    `fixed_by_torch` whether torch's own code fixed the size.
+    `fixed_by_torch` whether torch's own code fixed the size. `takes` is what the operator that failed was given.
     """
 
     exceptions: tuple[ExceptionFact, ...]
@@ -36,6 +36,7 @@ class Evidence:
     own_code: bool = True
     guard: str = ""
     fixed_by_torch: bool = False
+    takes: tuple[str, ...] = ()
 
     @property
     def culprit(self) -> str:
@@ -58,6 +59,7 @@ def evidence_of(
     guard: Frame | None = None,
     *,
     fixed_by_torch: bool = False,
+    takes: tuple[str, ...] = (),
 ) -> Evidence:
     """The evidence in a chain of exceptions, outermost first, and the frames of its stack, innermost last."""
     entrances = [index for index, frame in enumerate(frames) if is_entrance(frame.file)]
@@ -81,4 +83,5 @@ def evidence_of(
         own_code=last is not None and places[last] is None,
         guard=guard.source if guard is not None else "",
         fixed_by_torch=fixed_by_torch,
+        takes=takes,
     )

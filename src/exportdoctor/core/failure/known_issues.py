@@ -43,6 +43,7 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     frames_needed: bool = False
     dynamic: bool | None = None
     fixed_by_torch: bool | None = None
+    takes: str | None = None
 
     @property
     def places(self) -> bool:
@@ -109,7 +110,8 @@ def match(
 
     `dynamic` = the attempt had dynamic shapes; `versions` by package.
     """
-    found = failure.exceptions, failure.frames, failure.guard, bool(failure.fixed_by)
+    takes = failure.op.arguments if failure.op is not None and failure.op.raised else ()
+    found = failure.exceptions, failure.frames, failure.guard, bool(failure.fixed_by), takes
     return _match(*found, failure.stage, exporter, dynamic, tuple(versions.items()))
 
 
@@ -119,12 +121,14 @@ def _match(
     frames: tuple[Frame, ...],
     guard: Frame | None,
     fixed_by_torch: bool,
+    takes: tuple[str, ...],
     stage: Stage,
     exporter: str,
     dynamic: bool,
     versions: tuple[tuple[str, str], ...],
 ) -> tuple[KnownIssueMatch, ...]:
-    evidence, installed = evidence_of(exceptions, frames, guard, fixed_by_torch=fixed_by_torch), dict(versions)
+    evidence = evidence_of(exceptions, frames, guard, fixed_by_torch=fixed_by_torch, takes=takes)
+    installed = dict(versions)
     stages = {stage, "export"} if any(fact.name == "TorchExportError" for fact in exceptions) else {stage}
     found = [
         (strength, issue)
@@ -183,6 +187,8 @@ def _strength(clause: Clause, evidence: Evidence, stages: set[Stage], exporter: 
     if clause.dynamic not in (None, dynamic) or clause.fixed_by_torch not in (None, evidence.fixed_by_torch):
         return 0
     if not evidence.has_exception(names=clause.exceptions, pattern=clause.message):
+        return 0
+    if clause.takes is not None and not re.search(clause.takes, ", ".join(evidence.takes)):
         return 0
     if clause.unless and any(re.search(clause.unless, line) for line in evidence.lines):
         return 0

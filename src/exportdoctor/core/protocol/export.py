@@ -82,7 +82,7 @@ class StageFailure(msgspec.Struct, frozen=True, kw_only=True):
     """A stage that failed, and where. `node` is the FX or ONNX node, `module` the submodule whose code made it.
 
     `alone` is the smallest submodule that fails in the same way by itself, None where none was found or tried;
-    `asked` is how many were tried.
+    `asked` is how many were tried. `takes` are the dtypes of an ONNX node's inputs.
     """
 
     stage: Stage
@@ -98,6 +98,7 @@ class StageFailure(msgspec.Struct, frozen=True, kw_only=True):
     alone: str | None = None
     asked: int = 0
     where: str = ""
+    takes: tuple[str, ...] = ()
 
 
 class PrecisionLoss(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from exportdoctor.core.records.probe import Probe
 from exportdoctor.engine.cure.catalogue import Chain, Ids
 from exportdoctor.report.wording.export import numbers_of_pass_differ
 
-SEARCHED_STAGES = {"export": "export", "decompose": "decomposed", "translate": "onnx"}
+SEARCHED_STAGES = {"export": "export", "decompose": "decomposed", "translate": "onnx", "load": "ort", "run": "ort"}
 """The stages of failures for which shims are searched, each with how far the program has to get."""
 
 

@@ -148,8 +148,8 @@ class PartScan:
             alternatives=diagnosis.options.alternatives,
             goal=self.questions.template.to,
         )
-        if of_program and not search.has_candidates:
-            return  # for few of the reasons why a program computes otherwise a shim is known
+        if (of_program or to == "ort") and not search.has_candidates:
+            return  # for few of the programs that compute otherwise, or that ONNX Runtime refuses, a shim is known
         diagnosis.cure = search
         yield from self._driver.start(search.steps())
 

@@ -27,8 +27,15 @@ _TO_DEFAULT = "non-strict"
 _REGISTERS = "register-cache-pytree"
 """Makes nodes of the classes that exportdoctor registers while it exports a part."""
 
-_DOES = {"decompose": "decomposes", "translate": "translates to ONNX"}
+_DOES = {
+    "decompose": "decomposes",
+    "translate": "translates to ONNX",
+    "load": "runs in ONNX Runtime",
+    "run": "runs in ONNX Runtime",
+}
 """What a part does with shims, by the stage at which it fails without."""
+_WRITTEN = {stage: _DOES[stage] for stage in ("decompose", "translate")}
+"""How far it gets beyond its export, in a headline."""
 
 _SOUNDNESS = {
     "exact": "exact",
@@ -58,7 +65,7 @@ def cured_step(part: PartRecord) -> str:
     """What the part does with its shims, and not without."""
     stages = part.prescription.stages if part.prescription is not None else {}
     failing = _failing_stage(part)
-    later = next((does for stage, does in reversed(_DOES.items()) if stages.get(stage) == "pass"), "")
+    later = next((does for stage, does in reversed(_WRITTEN.items()) if stages.get(stage) == "pass"), "")
     if failing not in _DOES:
         return f"exports and {later}" if later else "exports"
     return later or _DOES[failing]
@@ -88,7 +95,7 @@ def _gets_to_onnx(part: PartRecord) -> bool:
         return part.root_stages.get("translate") == "pass"
     if "fail" in found.stages.values():
         return False
-    return _failing_stage(part) == "translate" or found.stages.get("translate") == "pass"
+    return _failing_stage(part) in ("translate", "load", "run") or found.stages.get("translate") == "pass"
 
 
 def _failing_stage(part: PartRecord) -> str:

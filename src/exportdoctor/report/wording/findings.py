@@ -230,7 +230,8 @@ def expression(finding: Finding) -> str:
     if text and text != (finding.source or "").strip():
         pieces.append(f"while evaluating {text}")
     if finding.op:
-        pieces.append(f"in operator {finding.op}")
+        given = finding.last_op.arguments if finding.stage in ("load", "run") and finding.last_op is not None else ()
+        pieces.append(f"in operator {finding.op}" + (f" of {', '.join(given)}" if given else ""))
     joined = ", ".join(pieces)
     return f"{joined[0].upper()}{joined[1:]}." if joined else ""
 

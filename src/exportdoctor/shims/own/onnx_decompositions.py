@@ -228,6 +228,15 @@ def _scatter(operator: Any, values: Any, dim: int, index: Any, source: Any, *how
     return operator(values, dim, index, source, *how, **named)
 
 
+def _choose_flags(_: Any, chosen: Any, one: Any, other: Any) -> Any:
+    """As `torch.where` of two bools, for which ONNX Runtime has no kernel."""
+    import torch
+
+    if not one.dtype is other.dtype is torch.bool:
+        return NotImplemented
+    return (chosen & one) | (~chosen & other)
+
+
 _RULES: dict[str, Callable[..., Any]] = {
     "searchsorted.Tensor": _search, "searchsorted.Scalar": _search,
     "cdist.default": _distances, "_cdist_forward.default": _distances, "hypot.default": _hypotenuse,
@@ -237,6 +246,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "cummin.default": partial(_cumulative_extreme, highest=False),
     "erfinv.default": _inverse_error_function, "copysign.Tensor": _with_sign_of, "copysign.Scalar": _with_sign_of,
     "scatter.src": _scatter, "scatter_add.default": _scatter, "scatter_reduce.two": _scatter,
+    "where.self": _choose_flags,
 }  # fmt: skip
 """The decomposition of each overload of an operator."""
 
@@ -257,9 +267,16 @@ def onnx_decompositions() -> dict[Any, Callable[..., Any]]:
 def with_operators_of_onnx(program: Any) -> Any:
     """The program with these operators decomposed. Raises NotApplicable where it has none of them."""
     table = onnx_decompositions()
-    if not any(node.target in table for node in program_nodes(program)):
+    if not any(node.target in table and not _chooses_values(node) for node in program_nodes(program)):
         raise NotApplicable("the program has none of the operators that it decomposes for ONNX")
     return program.run_decompositions(table)
+
+
+def _chooses_values(node: Any) -> bool:
+    """Whether it is a `where` of other values than bools, which ONNX Runtime has."""
+    import torch
+
+    return node.target is torch.ops.aten.where.self and getattr(node.meta.get("val"), "dtype", None) is not torch.bool
 
 
 @contextmanager
@@ -281,8 +298,9 @@ SHIM = Shim(
     does=(
         "In the exported program `torch.searchsorted`, `torch.cdist`, `torch.cumprod`, `torch.cummax`, `torch.cummin`, "
         "`torch.median`, `torch.kthvalue`, `torch.hypot`, `torch.copysign`, `torch.erfinv`, "
-        "`torch.repeat_interleave` with `output_size`, and `scatter` of more values than its index asks for are "
-        "computed by operators that `torch.onnx` translates: comparisons, sums, sorting. "
+        "`torch.repeat_interleave` with `output_size`, `scatter` of more values than its index asks for, and "
+        "`torch.where` of bools, for which ONNX Runtime has no kernel, are computed by operators that `torch.onnx` "
+        "translates: comparisons, sums, sorting. "
         "Some take memory for each pair of values. Of equal values an index may be another one. Values in which "
         "`torch.searchsorted` searches must not be NaN, and a NaN has no sign for `torch.copysign`. ONNX Runtime "
         "has no error function in float64."
@@ -290,6 +308,7 @@ SHIM = Shim(
     cures=(
         Cure(kinds=("translate",), message=_MISSING, exporters=("export", "export-strict")),
         Cure(kinds=("run", "load"), message="ScatterElements", exporters=("export", "export-strict")),
+        Cure(kinds=("load",), message=r"implementation for Where\(", exporters=("export", "export-strict")),
     ),
     link="https://docs.pytorch.org/docs/stable/onnx_export.html",
     retire="torch.onnx translates these operators",

@@ -9,7 +9,8 @@ import ast
 import functools
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,10 @@ _STACK, _FX_NODE = "pkg.torch.onnx.stack_trace", "pkg.torch.onnx.fx_node"
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFact:
-    """A node of a graph: FX or ONNX; `origin` is the FX node that an ONNX node was made of."""
+    """A node of a graph: FX or ONNX; `origin` is the FX node that an ONNX node was made of.
+
+    `takes` are the dtypes of an ONNX node's inputs, `?` where the file does not say one.
+    """
 
     name: str
     op: str
@@ -48,6 +52,7 @@ class NodeFact:
     module: str = ""
     module_class: str = ""
     stack: str = ""
+    takes: tuple[str, ...] = ()
 
 
 def describe_stage_failure(
@@ -120,10 +125,22 @@ def _onnx_fact(message: str, model: Path | None) -> NodeFact | None:
         return None
     import onnx
 
-    for node in onnx.load(str(model), load_external_data=False).graph.node:
+    graph = onnx.load(str(model), load_external_data=False).graph
+    for node in graph.node:
         if node.name in names:
-            return onnx_fact(node)
+            return replace(onnx_fact(node), takes=_dtypes_of(node.input, graph))
     return NodeFact(name=names[0], op="")
+
+
+def _dtypes_of(names: Iterable[str], graph: Any) -> tuple[str, ...]:
+    """The dtypes of values of an ONNX graph (a proto), as it states them."""
+    import onnx
+
+    values = (*graph.input, *graph.value_info, *graph.output)
+    known = {one.name: one.type.tensor_type.elem_type for one in values}
+    known |= {one.name: one.data_type for one in graph.initializer}
+    written = onnx.TensorProto.DataType.Name
+    return tuple(written(known[name]).lower() if known.get(name) else "?" for name in names if name)
 
 
 def onnx_fact(node: Any) -> NodeFact:
@@ -168,6 +185,7 @@ def with_node(found: StageFailure, fact: NodeFact | None, prefix: str) -> StageF
         found,
         node=fact.name,
         op=fact.op,
+        takes=fact.takes,
         module=".".join(filter(None, (prefix, fact.module))),
         module_class=fact.module_class,
         file=frame.file if frame else "",

@@ -140,5 +140,5 @@ def _failure(stage: Stage, error: Exception, prefix: str, model: Path | None) ->
         module=found.module or prefix,
         user=True,
     )
-    op = OpFact(name=found.op, raised=True) if found.op else None
+    op = OpFact(name=found.op, arguments=found.takes, raised=True) if found.op else None
     return Failure(stage=stage, exceptions=(fact,), frames=(frame,) if found.node or found.file else (), op=op)

@@ -17,7 +17,7 @@ from typing import Any
 from exportdoctor.shims.record import NotApplicable
 from exportdoctor.shims.rules.branches.arm_watch import Unmergeable, reachable, watch_arm
 from exportdoctor.shims.rules.branches.arm_writes import COPY, OWN_TENSOR, WRITTEN, Holder, is_copy
-from exportdoctor.shims.rules.branches.chosen_numbers import choose_number
+from exportdoctor.shims.rules.branches.chosen_numbers import choose_number, choose_tensor
 from exportdoctor.shims.rules.code.later_writes import LaterWrites
 from exportdoctor.shims.rules.code.observed_rewrite import UNBOUND, ObservedRewrite, value_of
 from exportdoctor.shims.rules.code.writes import WRITE_BACK
@@ -416,7 +416,7 @@ def _merge(chosen: Any, one: Any, other: Any) -> Any:
     if len(left) == 1 and left[0] is one:
         if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
             return choose_number(chosen, one, other)
-        return torch.where(chosen, *_alike(one, other))
+        return choose_tensor(chosen, *_alike(one, other))
     return tree_unflatten([_merge(chosen, a, b) for a, b in zip(left, right, strict=True)], layout)
 
 

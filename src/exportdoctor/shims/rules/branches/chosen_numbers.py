@@ -11,6 +11,16 @@ from exportdoctor.torch_internals.shape_env import is_surely
 _LARGEST = 2**63
 
 
+def choose_tensor(chosen: Any, one: Any, other: Any) -> Any:
+    """One of two tensors of one dtype and size by the tensor `chosen`, bool (). Of two bools by `&` and `|`: ONNX
+    Runtime (1.31) has no kernel for a Where of bool."""
+    import torch
+
+    if one.dtype is torch.bool:
+        return (chosen & one) | (~chosen & other)
+    return torch.where(chosen, one, other)
+
+
 def choose_number(chosen: Any, one: Any, other: Any) -> Any:
     """The one that the tensor `chosen`, bool (), says: as Python's own number, so that it is promoted as one.
 
@@ -26,7 +36,7 @@ def choose_number(chosen: Any, one: Any, other: Any) -> Any:
     if dtypes[0] is None or dtypes[0] is not dtypes[1] or not all(map(_fits, (one, other))):
         raise Unmergeable(f"the arms give {one!r:.40} and {other!r:.40}")
     left, right = (_as_tensor(value, dtypes[0], chosen.device) for value in (one, other))
-    number = torch.where(chosen, left, right).item()
+    number = choose_tensor(chosen, left, right).item()
     if dtypes[0] is torch.int64:
         _state_range(number, one, other)
     return number

@@ -10,6 +10,7 @@ from typing import Any
 
 from exportdoctor.shims.rules.branches.arm_choice import VALUE, ArmChoices
 from exportdoctor.shims.rules.branches.arm_watch import Unmergeable
+from exportdoctor.shims.rules.branches.chosen_numbers import choose_tensor
 from exportdoctor.shims.rules.code.observed_rewrite import UNBOUND, value_of
 from exportdoctor.shims.rules.loops.loop_conditions import truth_of
 from exportdoctor.torch_internals.shape_env import same_sizes
@@ -67,18 +68,18 @@ def choose(chosen: Any, one: Any, other: Any, flags: tuple[bool, ...] = ()) -> A
     if all(tensors):
         if not same_sizes(one, other) or one.dtype != other.dtype or one.device != other.device:
             raise Unmergeable("the arms give tensors of other sizes or dtypes")
-        return torch.where(chosen, one, other)
+        return choose_tensor(chosen, one, other)
     if any(tensors):
         left, right = (_flag(value, chosen) for value in (one, other))
         if not flags or left is None or right is None:
             raise Unmergeable("one arm gives a tensor, the other none")
-        return torch.where(chosen, left, right)
+        return choose_tensor(chosen, left, right)
     if one is None and other is None:
         return None
     for kind, dtype in ((bool, torch.bool), (int, torch.int64), (float, torch.float64)):
         if type(one) is kind and type(other) is kind:
             left, right = (torch.full((), value, dtype=dtype, device=chosen.device) for value in (one, other))
-            return torch.where(chosen, left, right).item()
+            return choose_tensor(chosen, left, right).item()
     raise Unmergeable("the arms give values of several types")
 
 
