@@ -38,6 +38,14 @@ class Sized(nn.Module):
         return x.reshape(rows[0] * rows[1])[: half * rows[1]].sum() + kinds[int] + int("7")
 
 
+class Divided(nn.Module):
+    """`divmod`, which a symbolic number does not have, of a number and of a size."""
+
+    def forward(self, x: Tensor, n: Tensor) -> Tensor:
+        (quotient, rest), (rows, left) = divmod(int(n), 3), divmod(x.shape[0], 4)
+        return x * quotient + rest + rows * left + sum(divmod(7, 2)) + sum(divmod(7.5, 2))
+
+
 class AsksForType(nn.Module):
     def forward(self, x: Tensor, n: Tensor) -> Tensor:
         count = int(n)
@@ -62,6 +70,8 @@ def _program(module: nn.Module, n: Any) -> Callable[..., Any]:
         (Scaled(), [2.7, -2.7, 0.0, -0.5, 1e9]),
         (Scaled(), [True, False]),
         (Read(), [3, 0, 1, -4, 2**40]),
+        (Divided(), [7, 0, 1, -4, 2**40]),
+        (Divided(), [7.9, -7.9]),
     ],
 )
 def test_the_number_is_that_of_python(module: nn.Module, values: list[Any]) -> None:

@@ -243,6 +243,16 @@ _CAUSES = (
             "torch does not take for a bool."
         ),
     ),
+    _Cause(
+        FailureKind.PYTHON_ERROR,
+        r"unsupported operand type\(s\) for divmod\(\)",
+        lambda *_: (
+            "Write `a // b, a % b` in place of `divmod(a, b)`: a symbolic number has these two, and no `divmod`."
+        ),
+        lambda *_: (
+            "During export a size, or a number that is read out of a tensor, is a symbol, which has no `divmod`."
+        ),
+    ),
     _Cause(FailureKind.PYTHON_ERROR, r"its data is not allocated yet", _of_the_line(line_advice.values_in_a_list)),
     _Cause(
         FailureKind.PYTHON_ERROR,

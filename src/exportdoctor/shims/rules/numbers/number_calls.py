@@ -105,6 +105,15 @@ def as_whole(value: Any, *rest: Any) -> Any:
     return torch.sym_int(value) if isinstance(value, torch.SymFloat) else builtins.int(value, *rest)
 
 
+def _quotient_and_rest(value: Any, divisor: Any) -> Any:
+    """`divmod`, which a symbolic number does not have."""
+    import torch
+
+    if any(isinstance(one, torch.SymInt | torch.SymFloat) for one in (value, divisor)):
+        return value // divisor, value % divisor
+    return divmod(value, divisor)
+
+
 @contextmanager
 def symbolic_int(namespaces: Iterable[dict[str, Any]], *, fractions: bool = False) -> Iterator[None]:
     """Within it `int(tensor)` may give a symbolic size in the modules of these namespaces, with `fractions` also where
@@ -115,6 +124,15 @@ def symbolic_int(namespaces: Iterable[dict[str, Any]], *, fractions: bool = Fals
         for namespace in several.values():
             if "int" not in namespace:
                 stack.enter_context(patch_item(namespace, "int", kind))
+        yield
+
+
+@contextmanager
+def symbolic_divmod(namespaces: Iterable[dict[str, Any]]) -> Iterator[None]:
+    """Within it `divmod` takes symbolic numbers in the modules of these namespaces."""
+    with ExitStack() as stack:
+        for namespace in {id(one): one for one in namespaces}.values():
+            stack.enter_context(patch_item(namespace, "divmod", _quotient_and_rest))
         yield
 
 

@@ -17,7 +17,7 @@ from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.code.code_swap import all_code, user_functions
 from exportdoctor.shims.rules.code.number_types import asks_for_type, symbolic_numbers
-from exportdoctor.shims.rules.numbers.number_calls import symbolic_float, symbolic_int
+from exportdoctor.shims.rules.numbers.number_calls import symbolic_divmod, symbolic_float, symbolic_int
 from exportdoctor.shims.searches import search_once
 
 _READS = frozenset({"item", "tolist", "__int__", "__float__"})
@@ -82,9 +82,15 @@ def _reading_frames(call: ExportCall, name: str) -> list[FrameType]:
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
     whole = search_once("int-as-item", call.module, lambda: _find_namespaces(call, "int"))
     real = search_once("float-as-item", call.module, lambda: _find_namespaces(call, "float"))
-    if not whole and not real:
-        raise NotApplicable("no function calls `int` or `float`, or one that does asks for types of numbers")
-    with symbolic_int(whole, fractions=True), symbolic_float(real), symbolic_numbers(call):
+    divided = search_once("divmod-as-item", call.module, lambda: _find_namespaces(call, "divmod"))
+    if not whole and not real and not divided:
+        raise NotApplicable("no function calls `int`, `float` or `divmod`, or one that does asks for types of numbers")
+    with (
+        symbolic_int(whole, fractions=True),
+        symbolic_float(real),
+        symbolic_divmod(divided),
+        symbolic_numbers(call),
+    ):
         yield call
 
 
@@ -96,10 +102,12 @@ SHIM = Shim(
     does=(
         "Python asks `int` or `float` for a number, which a traced tensor does not have, and which fixes a size. Here "
         "it is what `item` gives of a tensor, and a size itself, which may be symbolic. `int` cuts off a fraction in "
-        "the program, which asserts that it is a number of less than 2**62."
+        "the program, which asserts that it is a number of less than 2**62. `divmod`, which a symbolic number does not "
+        "have, is `//` and `%`."
     ),
     cures=(
         Cure(kinds=("dynamic_dim_specialised",)),
+        Cure(kinds=("python_error",), message=r"unsupported operand type\(s\) for divmod\(\)"),
         Cure(
             kinds=("data_dependent_value", "data_dependent_guard"),
             where=r":[^\n]*: [^\n]*\b(?:int|float)\b",

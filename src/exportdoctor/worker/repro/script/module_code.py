@@ -52,7 +52,8 @@ class ModuleWriter:
             case torch.nn.Sequential():
                 return f"torch.nn.Sequential({', '.join(map(self.code_of, module))})"
             case torch.nn.ModuleList():
-                return f"torch.nn.ModuleList([{', '.join(map(self.code_of, self._needed_entries(module)))}])"
+                entries = ("None" if one is None else self.code_of(one) for one in self._needed_entries(module))
+                return f"torch.nn.ModuleList([{', '.join(entries)}])"
             case torch.nn.ModuleDict():
                 inner = ", ".join(f"{key!r}: {self.code_of(one)}" for key, one in module.items())
                 return "torch.nn.ModuleDict({" + inner + "})"
@@ -60,13 +61,15 @@ class ModuleWriter:
                 return f"torch.nn.ParameterList([{', '.join(map(self.values.code_of, module))}])"
         return None if module._modules and any(module._modules.values()) else torch_module_code(module)
 
-    def _needed_entries(self, modules: torch.nn.ModuleList) -> list[torch.nn.Module]:
-        """The entries up to the last one whose code ran; all where that is not known."""
-        children, record = list(modules), self._selection.record
+    def _needed_entries(self, modules: torch.nn.ModuleList) -> list[torch.nn.Module | None]:
+        """The entries up to the last one whose code ran; all where that is not known. An entry may be None."""
+        children: list[torch.nn.Module | None] = list(modules)
+        record = self._selection.record
         if record is None or not children or is_defined_in_torch(type(children[0])):
             return children
         ran = {fqn for fqn, _, _ in record.methods}
-        last = max((i for i, c in enumerate(children) if self._fqns.get(state_id(c)) in ran), default=0)
+        named = [self._fqns.get(state_id(one)) if one is not None else None for one in children]
+        last = max((place for place, fqn in enumerate(named) if fqn in ran), default=0)
         return children[: last + 1]
 
     def _class_for(self, module: torch.nn.Module, keywords: tuple[str, ...]) -> str:
