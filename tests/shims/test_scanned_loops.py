@@ -24,6 +24,8 @@ from exportdoctor.shims.rules.code.pure_code import Purity
 from exportdoctor.shims.rules.loops import scanned_loops
 from exportdoctor.shims.rules.loops.loop_code import APPLIES, BEGINS, SCAN
 from exportdoctor.shims.rules.loops.loop_rewrite import LoopRewrite
+from exportdoctor.worker.prove.input_set import InputSet
+from exportdoctor.worker.prove.recorded_gradients import fails_with_gradients
 from loop_texts import ATTACKS, FIRST, LAST, REFUSED, RESULTS, ROWS, STATEMENTS
 from scan_steps import RowsDiffer, check_any_length, refused_lengths, run_in_turn
 from scanned_models import (
@@ -343,3 +345,30 @@ def test_the_number_of_a_step_computes_as_a_number_of_python(
 def test_the_number_of_a_step_beside_no_tensor_is_refused() -> None:
     with pytest.raises(TypeError, match="no tensor beside it"):
         scanned_loops.with_number(0.1, torch.tensor(3), "mul")
+
+
+class Decays(nn.Module):
+    """A recurrence with a parameter, as a state space model has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rate = nn.Parameter(-torch.rand(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        state, rows = torch.zeros(x.shape[0], 4), []
+        for step in range(x.shape[1]):
+            state = torch.exp(x[:, step, :1] * self.rate) * state + x[:, step]
+            rows.append(state)
+        return torch.stack(rows, 1)
+
+
+def test_a_scan_is_not_told_to_fail_with_gradients() -> None:
+    """It reads what a backward pass needs while the forward runs."""
+    inputs = ((torch.rand(2, 5, 4),), {})
+    call = ExportCall(module=Decays(), args=inputs[0], dynamic_shapes=({0: Dim("b"), 1: Dim("t")},))
+    with apply_shims([find("loops-as-scan")], call) as given:
+        program = export_program(given).module()
+    example = InputSet(title="the example", kind="example", calls=(inputs,), results=())
+    assert fails_with_gradients(call.module, program, lambda one: one, example) == ""
+    program(*inputs[0]).sum().backward()
+    assert any(one.grad is not None for one in program.parameters())
