@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from exportdoctor.core.failure.identity import NameFreeSignature, name_free_signature
+from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.reduce import Verdict
 from exportdoctor.repro.candidates.candidate_runner import CandidateRunner
@@ -21,7 +23,8 @@ def ignore_failure(source: str, outcome: Outcome) -> None:
 class CandidateJudge:
     """Compares what a candidate shows with `wanted`. Any thread may ask.
 
-    With `eager` a candidate must also run without export, as the user's model does. `on_other_failure` is called with
+    With `eager` a candidate must also run without export, as the user's model does; none may fail there in the same
+    way. `on_other_failure` is called with
     each candidate that fails in another way, and how it ended. The inputs `violated` stay dynamic.
     """
 
@@ -54,7 +57,29 @@ class CandidateJudge:
         found = judge_outcome(self.wanted, outcome, exporter=self.exporter)
         if found is Verdict.UNKNOWN:
             self.on_other_failure(source, outcome)
-        return found
+        return Verdict.UNKNOWN if found is Verdict.YES and self._fails_without_export(source) else found
+
+    def _fails_without_export(self, source: str) -> bool:
+        """Whether eager raises the exception, too, of code that raises it itself: then the export is not what fails.
+
+        Asked of an exception of Python or torch alone: what else an export raises, eager does not.
+        """
+        if self.eager or self.wanted.kind is not FailureKind.PYTHON_ERROR:
+            return False
+        outcome = self.runner.run(source, eager=True)
+        if outcome.failure is None or outcome.failure.stage != "capture":
+            return False
+        seen = name_free_signature(outcome, exporter=self.exporter)
+        return seen is not None and (seen.exceptions, _without_sizes(seen.message)) == (
+            self.wanted.exceptions,
+            _without_sizes(self.wanted.message),
+        )
+
+
+def _without_sizes(message: str) -> str:
+    """A name-free message with one sign for each row of numbers and symbols: eager has numbers where an export has
+    symbols."""
+    return re.sub(r"<(?:symbol|n)>(?:[-+*/%, ]+<(?:symbol|n)>)*", "#", message)
 
 
 def judge_outcome(wanted: NameFreeSignature, outcome: Outcome, *, exporter: str) -> Verdict:
