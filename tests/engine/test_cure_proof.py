@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from cure_situations import REFUSED, RIGHT, WRONG, failing_part, run_search, shim
-from exportdoctor.core.records.outcome import Agreement, Outcome
+from exportdoctor.core.records.outcome import Agreement, Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
+from exportdoctor.engine.cure.catalogue import ShimCatalogue
 from exportdoctor.engine.cure.prescription import proof_of_rows
 from exportdoctor.shims import ExportCall, apply_shims, export_program, find
 from exportdoctor.worker.attempt.fixed_axes import find_fixed_axes
@@ -172,6 +173,27 @@ def test_the_sizes_that_a_program_has_as_constants_are_those_of_its_inputs(
     axes = {"rows": (f"{name}[0]",), "steps": (f"{name}[1]",)}
     with apply_shims([find(one) for one in shims] if fixed else [], call) as given:
         assert find_fixed_axes(export_program(given), call, given, axes) == fixed
+
+
+@pytest.mark.parametrize(
+    ("fixed", "rows", "shown"),
+    [
+        ((), (), "precondition"),
+        (("rows",), (), "specialised"),
+        (None, (), "specialised"),
+        ((), (_drawn("sizes", "Guard failed: x.size()[0] == 2"),), "specialised"),
+    ],
+)
+def test_where_torch_decides_which_sizes_are_fixed_the_program_shows_whether_one_is(
+    fixed: tuple[str, ...] | None, rows: tuple[Agreement, ...], shown: str
+) -> None:
+    catalogue = ShimCatalogue(
+        exporter="export", shims=(find("auto-dims"), find("static-dim")), versions={}, axes={}, allow=()
+    )
+    outcome = Outcome(probe="p", status=OutcomeStatus.PASSED, fixed=fixed, numbers=(RIGHT[0], *rows))
+    assert catalogue.shown_soundness(("auto-dims",), outcome) == shown
+    assert [step.soundness for step in catalogue.steps(("auto-dims",), outcome)] == [shown]
+    assert catalogue.shown_soundness(("static-dim",), outcome) == "specialised"
 
 
 def test_a_specialised_program_whose_outputs_have_another_shape_than_eagers_is_no_cure() -> None:

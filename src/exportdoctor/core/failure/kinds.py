@@ -140,7 +140,8 @@ _PLAIN_NUMBER = (
     r"unhashable type: non-nested Sym|string passed to Sym(?:Int|Float)|'Sym(?:Int|Float)' object cannot be interpreted"
     r"|ufunc does not support argument \d+ of type Sym|can't convert np\.ndarray of type numpy\.object_"
 )
-_INPUT_PAIR = r"generated guard [^\n]*?(L\['\w+'\]\S*?\.size\(\)\[\d+\])[^\n]*?(?!\1)L\['\w+'\]\S*?\.size\("
+_PATH = r"L\['\w+'\](?:(?!\.size\()\S)*\.size\("
+_INPUT_PAIR = rf"generated guard [^\n]*?({_PATH}\)\[\d+\])[^\n]*?(?!\1){_PATH}"
 
 RULES = (
     # memory
@@ -275,6 +276,9 @@ RULES = (
          r"conflicts between user-specified ranges and inferred ranges"),
     Rule(FailureKind.DYNAMIC_DIM_SPECIALISED, "any other violation of a declared dimension", "2.1-2.13", "",
          types=("ConstraintViolationError",)),
+    Rule(FailureKind.DYNAMIC_DIM_SPECIALISED, "torch fails to print the range that a guard leaves", "2.13",
+         r"^Cannot create Dim with inconsistent min=-?\d+, max=", types=("AssertionError",),
+         frames=r"symbolic_shapes\.py|dynamic_shapes\.py|non_strict_utils\.py"),
     # state and mutation
     Rule(FailureKind.ATTRIBUTE_MUTATION, "strict mode forbade every assignment", "2.0-2.9",
          r"Mutating module attribute \w+ during export"),

@@ -15,6 +15,7 @@ from exportdoctor.core.records.outcome import Failure, Outcome
 from exportdoctor.core.run.report import Step
 from exportdoctor.shims import SOUNDNESS, Shim, candidates, conflicts_with, order_shims, seen_in_failure
 from exportdoctor.shims.own.frozen import static_axis
+from exportdoctor.shims.own.modes import MAY_FIX
 from exportdoctor.shims.rules.hoisting import hoist
 
 Ids = tuple[str, ...]
@@ -73,11 +74,14 @@ class ShimCatalogue:
     def shown_rank(self, names: Ids, outcome: Outcome) -> int:
         """As `rank`, but where the program refuses drawn inputs that eager takes `precondition` at best, and
         `specialised` where these show that a size or a value became constant. One that is wrong on inputs in another
-        memory layout has that as a condition.
+        memory layout has that as a condition. Where torch decided which sizes become constant and none did, the set is
+        `precondition`, too.
 
         A precondition says which inputs are refused, so it stays.
         """
         rank = self.rank(names)
+        if rank == _SPECIALISED and _fixes_nothing(outcome):
+            rank = max(self.rank(tuple(name for name in names if name not in MAY_FIX)), _PRECONDITION)
         found = (self._find(name) for name in names)
         names_a_condition = any(shim is not None and shim.soundness == "precondition" for shim in found)
         rank = max(rank, _PRECONDITION) if outcome.wrong_layout is not None else rank
@@ -104,14 +108,14 @@ class ShimCatalogue:
         shim = self._find(name)
         return name.partition(":")[0] if shim is not None and shim.soundness == "signature" else name
 
-    def steps(self, names: Ids) -> tuple[Step, ...]:
-        """Each of them in words."""
+    def steps(self, names: Ids, outcome: Outcome) -> tuple[Step, ...]:
+        """Each of them in words, after a proof."""
         found = [shim for name in names if (shim := self._find(name)) is not None]
         return tuple(
             Step(
                 shim=shim.id,
                 title=shim.title,
-                soundness=shim.soundness,
+                soundness="precondition" if shim.id in MAY_FIX and _fixes_nothing(outcome) else shim.soundness,
                 precondition=shim.precondition,
                 places=self.axes.get(shim.id.partition(":")[2], ()) if shim in self._frozen_axes else (),
                 file=shim.file,
@@ -136,6 +140,11 @@ class ShimCatalogue:
     @cached_property
     def _by_id(self) -> dict[str, Shim]:
         return {shim.id: shim for shim in (*self.shims, *self._frozen_axes)}
+
+
+def _fixes_nothing(outcome: Outcome) -> bool:
+    """Whether a program is known to have no constant size among those that are dynamic."""
+    return outcome.fixed == () and not outcome.fixes_inputs
 
 
 def _functions_of(failure: Failure) -> tuple[str, ...]:

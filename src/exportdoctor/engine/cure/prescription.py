@@ -33,7 +33,7 @@ def prescription_of(
         shims=best.shims,
         soundness=catalogue.shown_soundness(best.shims, best.outcome),
         proof=msgspec.structs.replace(proof_of(best), ground=ground),
-        steps=catalogue.steps(best.shims),
+        steps=catalogue.steps(best.shims, best.outcome),
         alternatives=tuple(_alternative(one, best, catalogue) for one in others),
         stages=dict(stages),
     )
@@ -84,5 +84,5 @@ def _alternative(cured: CuringSet, best: CuringSet, catalogue: ShimCatalogue) ->
         ),
         proof=shown if cured.proved else None,
         compared=None if cured.proved else shown,
-        steps=catalogue.steps(cured.shims),
+        steps=catalogue.steps(cured.shims, cured.outcome),
     )

@@ -296,7 +296,9 @@ AUTOMATIC = _mode(
     soundness="specialised",
     enter=_where_dynamic(_automatic),
     does=("Every dynamic dimension becomes `Dim.AUTO`, so that tracing can make it constant or relate it to others."),
-    precondition="sizes that became constant equal the example's",
+    precondition=(
+        "sizes that became constant equal the example's, and others satisfy the guards, which the program checks"
+    ),
     cures=(Cure(kinds=("dynamic_dim_specialised", "dims_related")),),
     rank=20,
     conflicts=("static-dim",),
@@ -304,6 +306,9 @@ AUTOMATIC = _mode(
         Replacement(target="the dynamic shapes", before='{"x": {0: Dim.DYNAMIC}}\n', after='{"x": {0: Dim.AUTO}}\n'),
     ),
 )
+
+MAY_FIX = frozenset({CONSTANTS.id, AUTOMATIC.id})
+"""Under these torch decides whether a size becomes constant: which did shows the program alone."""
 
 FLAT_SIGNATURE = _mode(
     id="flat-signature",
