@@ -14,7 +14,21 @@ from torch import Tensor, nn
 from exportdoctor.shims import ExportCall, apply_shims, export_program, find
 from exportdoctor.shims.rules.code.plain_match import MatchesAsBranches
 
-PATTERNS = ("0", "1", "-2", "'a'", "None", "True", "0 | 2", "None | 'a' | 3", "2 as n", "(0 | 3) as n", "1.5", "E.ONE")
+PATTERNS = (
+    "0",
+    "1",
+    "-2",
+    "'a'",
+    "None",
+    "True",
+    "False",
+    "0 | 2",
+    "None | 'a' | 3",
+    "2 as n",
+    "(0 | 3) as n",
+    "1.5",
+    "E.ONE",
+)
 GUARDS = ("", " if x == 2", " if calls")
 VALUES = (0, 1, 2, 3, -2, 1.5, "a", None, True, False, (0, 1), "b")
 
@@ -37,7 +51,7 @@ def results_of(tree: ast.Module) -> list[Any]:
 @given(
     cases=st.lists(st.tuples(st.sampled_from(PATTERNS), st.sampled_from(GUARDS)), min_size=1, max_size=5),
     last=st.sampled_from(["", "_", "n", "_ if calls"]),
-    subject=st.sampled_from(["x", "take(x, calls)"]),
+    subject=st.sampled_from(["x", "take(x, calls)", "bool(x)"]),
 )
 def test_the_branches_do_what_the_match_does(cases: list[tuple[str, str]], last: str, subject: str) -> None:
     lines = [f"        case {pattern}{guard}:\n            y = {at}" for at, (pattern, guard) in enumerate(cases)]
@@ -49,6 +63,16 @@ def test_the_branches_do_what_the_match_does(cases: list[tuple[str, str]], last:
     changed = MatchesAsBranches().visit(ast.parse(text))
     stays = any(" as " in pattern and guard for pattern, guard in cases)
     assert any(isinstance(one, ast.Match) for one in ast.walk(changed)) == stays
+    assert results_of(changed) == results_of(ast.parse(text))
+
+
+@pytest.mark.parametrize("cases", ["True False", "False True", "True _", "False _", "True", "False"])
+def test_a_match_on_a_truth_asks_for_it_once(cases: str) -> None:
+    """Its condition need not be a bool then, which a traced tensor does not give."""
+    lines = "".join(f"        case {one}:\n            y = {one!r}\n" for one in cases.split())
+    text = f"def chosen(x, calls):\n    y = None\n    match bool(calls.append(x) or x):\n{lines}    return y\n"
+    changed = MatchesAsBranches().visit(ast.parse(text))
+    assert [type(one) for one in changed.body[0].body[1:-1]] == [ast.If]
     assert results_of(changed) == results_of(ast.parse(text))
 
 

@@ -80,6 +80,8 @@ class Asked(nn.Module):
             y = y - 1
         if not all([bool((column < 9).any()) and column.sum() > -50 for column in x.T]):  # noqa: C419
             y = y * 5
+        if any([x.sum() > 99, (x < -40).any()]) or not all(((x < 99).all(), True)):
+            x = x - 8
         if (x > 40).any().is_nonzero() or any(column is None for column in x.T):
             y = y / 2
         if 5.0 in x and x.argmax() % 4 not in (1, 2):

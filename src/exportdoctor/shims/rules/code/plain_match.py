@@ -24,6 +24,8 @@ class MatchesAsBranches(ast.NodeTransformer):
 
     def visit_Match(self, node: ast.Match) -> ast.AST | list[ast.stmt]:
         self.generic_visit(node)
+        if (branch := _of_a_truth(node)) is not None:
+            return branch
         read, before = _subject(node)
         cases = [_case_of(case, read) for case in node.cases]
         if None in cases:
@@ -34,6 +36,27 @@ class MatchesAsBranches(ast.NodeTransformer):
             body = [*found.binds, *case.body]
             rest = body if found.test is None else [_at(case.pattern, ast.If(found.test, body, rest))]
         return [*before, *rest]
+
+
+def _of_a_truth(node: ast.Match) -> ast.If | None:
+    """`match bool(x)` with one case for True, and one for all else: it is `if`, whose condition need not be a bool."""
+    match node:
+        case ast.Match(
+            subject=ast.Call(func=ast.Name(id="bool"), args=[_], keywords=[]) as asked,
+            cases=[ast.match_case(pattern=ast.MatchSingleton(value=first), guard=None) as one, *rest],
+        ) if isinstance(first, bool):
+            other = ast.MatchSingleton(value=not first)
+            match rest:
+                case [] | [ast.match_case(pattern=ast.MatchAs(pattern=None, name=None), guard=None)]:
+                    pass
+                case [ast.match_case(pattern=ast.MatchSingleton(value=value), guard=None)] if value is other.value:
+                    pass
+                case _:
+                    return None
+            bodies = [one.body, rest[0].body if rest else []]
+            test = asked if first else ast.UnaryOp(ast.Not(), asked)
+            return _at(one.pattern, ast.If(_at(asked, test), bodies[0], bodies[1]))
+    return None
 
 
 def _subject(node: ast.Match) -> tuple[Callable[[], ast.expr], list[ast.stmt]]:
