@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -483,6 +484,14 @@ class Looking(nn.Module):
         return first + self.attend(x, past, past, is_causal=x.shape[1] > 1)
 
 
+class Speaking(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * 2
+        print(f"norm {x.norm().item():.2f}")
+        warnings.warn("large" if x.max() > 9 else "small", stacklevel=2)
+        return x + 1
+
+
 class Classing(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.one_hot(x).sum(0)
@@ -876,6 +885,9 @@ CASES: dict[str, Case] = {
     "register-dataclass-pytree-fixed": case(Growing, [(torch.randn(1, 3), Store(torch.randn(2, 3), 7))], "Store"),
     "past-lru-cache": case(
         Placing, [(torch.randn(5, 2),), (torch.randn(2, 2),), (torch.randn(9, 2),)], "unhashable", (_FREE,)
+    ),
+    "without-messages": case(
+        Speaking, [(torch.randn(rows, 3),) for rows in (4, 2, 7)], "unsupported format string|data-dependent", (_FREE,)
     ),
     "int-as-item": case(
         Scattering,

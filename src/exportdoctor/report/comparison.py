@@ -174,17 +174,17 @@ def _together(singles: list[Finding]) -> list[Finding]:
     groups: dict[str, list[Finding]] = {}
     for finding in singles:
         groups.setdefault(finding.id, []).append(finding)
-    return list(map(_joined, groups.values()))
+    return list(map(_join, groups.values()))
 
 
 def _pairs_together(pairs: list[_Pair]) -> list[_Pair]:
     groups: dict[tuple[str, str], list[_Pair]] = {}
     for was, now in pairs:
         groups.setdefault((was.id, now.id), []).append((was, now))
-    return [(_joined([was for was, _ in group]), _joined([now for _, now in group])) for group in groups.values()]
+    return [(_join([was for was, _ in group]), _join([now for _, now in group])) for group in groups.values()]
 
 
-def _joined(singles: list[Finding]) -> Finding:
+def _join(singles: list[Finding]) -> Finding:
     return msgspec.structs.replace(singles[0], modules=tuple(one.module for one in singles))
 
 

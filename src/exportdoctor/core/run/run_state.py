@@ -47,7 +47,7 @@ class PartState:
                 fact,
                 self.judged.get(fact.fqn),
                 fixed=_of_nearest(fact.fqn, asked),
-                named=self._named(fact.fqn, findings),
+                named=self._findings_of(fact.fqn, findings),
             )
             for fact in self.captured.modules
         )
@@ -73,7 +73,7 @@ class PartState:
             is_random=done is not None and done.is_random,
         )
 
-    def _named(self, fqn: str, findings: Mapping[str, Finding]) -> list[str]:
+    def _findings_of(self, fqn: str, findings: Mapping[str, Finding]) -> list[str]:
         """Those of its findings that still have it among their modules."""
         return [name for name in self.named.get(fqn, ()) if name in findings and fqn in findings[name].modules]
 

@@ -177,6 +177,10 @@ def _below(finding: Finding, match: re.Match[str]) -> str:
 
 _CAUSES = (
     *(
+        _Cause(kind, r"", _of_the_line(line_advice.in_a_message))
+        for kind in (FailureKind.DATA_DEPENDENT_GUARD, FailureKind.DATA_DEPENDENT_VALUE)
+    ),
+    *(
         _Cause(kind, r"", _numbers_of_python, lambda *_: _OF_CONSTANTS)
         for kind in (FailureKind.DATA_DEPENDENT_GUARD, FailureKind.DATA_DEPENDENT_VALUE)
     ),

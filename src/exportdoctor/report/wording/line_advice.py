@@ -32,6 +32,7 @@ _IN_PLACE = {ast.Add: "add_", ast.Sub: "sub_", ast.Mult: "mul_", ast.Div: "div_"
 _ROUNDS = frozenset({"ceil", "floor", "trunc", "round", "int"})
 _GIVE_PYTHON = frozenset({"item", "tolist", "allclose", "equal", "is_nonzero", "is_tensor", "size", "dim", "numel"})
 """Functions and methods of torch that give no tensor."""
+_MESSAGES = frozenset({"warn", "warning", "warning_once", "info", "debug", "error", "log", "critical"})
 _MAKES_TEXT = frozenset({"str", "repr", "format"})
 
 
@@ -155,6 +156,23 @@ def read_by_call(finding: Finding) -> str:
                     "`item` gives a symbol for it."
                 )
     return _index_of_values(finding)
+
+
+def in_a_message(finding: Finding) -> str:
+    """A statement that only prints, warns or logs."""
+    try:
+        match ast.parse((finding.source or "").strip().removesuffix("\\")).body:
+            case [ast.Expr(value=ast.Call(func=ast.Name(id="print") | ast.Attribute(attr="print")))]:
+                pass
+            case [ast.Expr(value=ast.Call(func=ast.Attribute(attr=name)))] if name in _MESSAGES:
+                pass
+            case _:
+                return ""
+    except (SyntaxError, ValueError):
+        return ""
+    return (
+        "Leave the message out, or give it under `if not torch.compiler.is_exporting():`: a program gives no messages."
+    )
 
 
 def _read_as_symbol(value: ast.expr) -> str:

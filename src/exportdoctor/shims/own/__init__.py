@@ -22,6 +22,7 @@ from exportdoctor.shims.own import (
     grid_methods,
     index_as_item,
     known_values,
+    left_out_messages,
     masks_by_broadcast,
     max_pool_1d,
     modes,
@@ -55,6 +56,7 @@ from exportdoctor.shims.rules.numbers import (
 )
 
 OWN = (
+    left_out_messages.SHIM,
     vision_geometry.SHIM,
     grid_methods.SHIM,
     position_ids.SHIM,

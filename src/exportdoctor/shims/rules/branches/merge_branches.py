@@ -53,14 +53,13 @@ def keep_tensors(node: ast.expr) -> ast.expr:
             return keep_tensors(value)
         case ast.Call(func=ast.Name(id="any" | "all" as name) as function, args=[values], keywords=[]):
             if isinstance(values, ast.GeneratorExp | ast.ListComp):
-                kept: ast.expr = copy.copy(values)
+                kept = copy.copy(values)
                 kept.elt = keep_tensors(values.elt)
                 return call_of(ANY if name == "any" else ALL, function, thunk(kept), thunk(values))
-            if isinstance(values, ast.List | ast.Tuple) and not any(
-                isinstance(one, ast.Starred) for one in values.elts
-            ):
-                kept = ast.List(list(map(keep_tensors, values.elts)), ast.Load())
-                return call_of(ANY if name == "any" else ALL, function, thunk(kept), thunk(values))
+            parts = values.elts if isinstance(values, ast.List | ast.Tuple) else []
+            if parts and not any(isinstance(one, ast.Starred) for one in parts):
+                each = ast.List(list(map(keep_tensors, parts)), ast.Load())
+                return call_of(ANY if name == "any" else ALL, function, thunk(each), thunk(values))
         case (
             ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="is_nonzero"), args=[value], keywords=[])
             | ast.Call(func=ast.Attribute(value=value, attr="is_nonzero"), args=[], keywords=[])
