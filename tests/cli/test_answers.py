@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -241,6 +242,8 @@ async def test_scan_explain_repro_and_export_over_stdio(tmp_path: Path) -> None:
         assert error == ""
         assert [one["kind"] for one in scanned["findings"]] == ["data_dependent_guard"]
         jsonschema.validate(scanned, schema_of("brief"))
+        home = f"EXPORTDOCTOR_HOME={shlex.quote(str(named / '.exportdoctor'))} exportdoctor "
+        assert all(command.startswith(home) for command in scanned["next"]), "pasted, it is of this folder's run"
         explained, _ = await ask(client, "explain", name="F1")
         assert "computes the same on" in explained["result"]
         made, _ = await ask(client, "repro", name="F1", seconds=15, bundle="issue")

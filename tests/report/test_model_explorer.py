@@ -93,3 +93,14 @@ def test_what_cannot_be_laid_on_is_one_line(program: Path, tmp_path: Path, capsy
         render_overlay(report("text"), tmp_path / "absent.pt2")
     assert run(["report", "--format", "model-explorer"]) == 2
     assert "go together" in capsys.readouterr().err
+
+
+def test_the_program_of_another_model_is_refused(tmp_path: Path) -> None:
+    """Its nodes had the verdict of the nearest module, that of the whole model."""
+    torch.export.save(
+        torch.export.export(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (torch.randn(3, 4),)), tmp_path / "other.pt2"
+    )
+    with pytest.raises(
+        UsageError, match=r"other\.pt2 is no program of part default of r: it has the submodules tower\.0"
+    ):
+        render_overlay(report("default"), tmp_path / "other.pt2")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 
 from exportdoctor.core.errors import ExitCode, ExportdoctorError
 from exportdoctor.core.failure.finding import Finding
+from exportdoctor.core.failure.identity import code_of
 from exportdoctor.core.limits import INTERRUPTED
 from exportdoctor.core.run.events import RunStarted
 from exportdoctor.core.run.report import PartRecord, Report
@@ -166,18 +168,21 @@ class ToolSession:
         flags = [*(("--static",) if static else ()), *(() if cure else ("--no-cure",))]
         words = ["scan", f"--out={out}", f"--weights={weights}", f"--exporter={exporter}", f"--to={to}", *flags]
         await self.call(context, *words, *(f"--part={part}" for part in parts or ()), "--", target)
-        return _as_data(brief(self.report(out.name)[1]))
+        found = brief(self.report(out.name)[1])
+        home = f"EXPORTDOCTOR_HOME={shlex.quote(str(self.folder.state))}"  # else a shell takes the user's own runs
+        return _as_data(msgspec.structs.replace(found, next=tuple(f"{home} {command}" for command in found.next)))
 
     def describe_finding(self, name: str, run: str | None = None) -> dict[str, Any]:
         """What is known of a failure: its story, the line, the frames of the model's own code, the shims tried."""
         found, report = self._named_finding(name, run)
+        code = code_of(found)
         return {
             "run": report.run,
             "title": wording.title(found, report),
             "kind": found.kind,
-            "file": found.file,
-            "line": found.line,
-            "source": found.source,
+            "file": code.file,
+            "line": code.line,
+            "source": code.source,
             "story": wording.story(found),
             "frames": [
                 {"file": frame.file, "line": frame.line, "function": frame.function, "source": frame.source}

@@ -27,20 +27,33 @@ _COLOURS = {
     "not_asked": "#e8eaed",
 }
 _FAILS = "#f4c7c3"
+_NAMED = 3  # submodules of another program
 _CALL = re.compile(r"@\d+$")  # torch numbers a submodule's second and later calls
 
 
 def render_overlay(report: Report, program: Path, *, part: str | None = None) -> str:
-    """The verdicts of a part as node data for the graph of the program in `program`.
+    """The verdicts of a part as node data for the graph of the program in `program`. A node of a submodule that the
+    part does not have gets none.
 
-    Raises UsageError where that is no exported program, or the report has several parts and none was chosen.
+    Raises UsageError where that is no exported program, or has no submodule of the part, or the report has several
+    parts and none was chosen.
     """
     chosen = _choose(report, part)
     modules = {module.fqn: module for module in chosen.modules}
     root = chosen.modules[0].fqn if chosen.modules else ""
+    paths = _nodes(_read_graph(program))
+    nodes = [(name, f"{root}.{path}".strip(".") if path else root) for name, path in paths]
+    others = dict.fromkeys(fqn for _, fqn in nodes if fqn not in modules)
+    if others and not any(fqn in modules and fqn != root for _, fqn in nodes):
+        named = ", ".join([*others][:_NAMED]) + (", …" if len(others) > _NAMED else "")
+        raise UsageError(
+            f"{program} is no program of part {chosen.name} of {report.run}: it has the submodules {named}, and none "
+            "of the part's",
+            hint="Give the program of what was scanned",
+        )
     results = {}
-    for name, path in _nodes(_read_graph(program)):
-        record = _innermost(modules, f"{root}.{path}".strip(".") if path else root)
+    for name, fqn in nodes:
+        record = modules.get(fqn)
         if record is not None:
             colour = _COLOURS.get(record.status, _FAILS)
             results[name] = {"value": _words(record, report), "bgColor": colour, "textColor": "#202124"}
@@ -83,12 +96,6 @@ def _nodes(graph: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _tensors(output: Mapping[str, Any]) -> list[str]:
     given = output.get("as_tensors") or [output.get("as_tensor")]
     return [one["name"] for one in given if isinstance(one, Mapping) and "name" in one]
-
-
-def _innermost(modules: Mapping[str, ModuleRecord], fqn: str) -> ModuleRecord | None:
-    while fqn not in modules and fqn:
-        fqn = fqn.rpartition(".")[0]
-    return modules.get(fqn)
 
 
 def _words(record: ModuleRecord, report: Report) -> str:
