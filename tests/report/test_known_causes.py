@@ -407,6 +407,8 @@ def test_a_method_draws_what_the_function_draws() -> None:
     ("kind", "message", "line", "said"),
     [
         ("dynamic_dim_specialised", "Constraints violated", "power = (t - len(t) // 2) / base", "Write `t.shape[0]`"),
+        ("dynamic_dim_specialised", "Constraints violated", "top = int(self.factor * math.log(length))",
+         "Compute `int(self.factor * math.log(length))` outside of the model"),
         ("dynamic_dim_specialised", "Constraints violated", "rows = int(x.shape[0])", "Leave out `int`"),
         ("dynamic_dim_specialised", "Constraints violated", "rows = int(x.shape[0] * 0.5)", "with whole numbers"),
         (

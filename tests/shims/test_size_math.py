@@ -45,6 +45,18 @@ def squares(x: Tensor) -> Tensor:
     return x + math.isqrt(x.shape[1]) + math.fabs(x.shape[1] / 2) + math.pow(x.shape[1], 1.5) + wide
 
 
+def with_its_own_import(x: Tensor) -> Tensor:
+    import math as library
+
+    return x / library.log(x.shape[1] + 1) + int(library.sqrt(x.shape[1]))
+
+
+def with_a_function_of_its_own(x: Tensor) -> Tensor:
+    from math import log as logarithm
+
+    return x * logarithm(x.shape[1], 2)
+
+
 def padded_to_four(x: Tensor) -> Tensor:
     blocks = int(np.ceil(x.shape[1] / 4))
     return F.pad(x, (0, 4 * blocks - x.shape[1]))
@@ -64,6 +76,8 @@ BODIES: dict[str, Callable[[Tensor], Tensor]] = {
     "whole roots and powers": squares,
     "a number of blocks, rounded up by numpy": padded_to_four,
     "whole numbers, rounded by numpy": lambda x: x + torch.full((1,), np.floor(x.shape[1])) + np.sqrt(x.shape[1]),
+    "a library that is imported there": with_its_own_import,
+    "a function that is imported there": with_a_function_of_its_own,
     "numbers beside sizes": lambda x: x * math.sqrt(2.0) + math.log(4) / math.sqrt(x.shape[1]),
 }
 

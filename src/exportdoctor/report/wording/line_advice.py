@@ -321,10 +321,12 @@ def size_as_number(finding: Finding) -> str:
 
 
 def _rounding_of(finding: Finding, call: ast.Call) -> str:
-    """The expression around the call that rounds what it gives, so that it may be a size; empty where there is none."""
+    """The expression around the call that rounds what it gives, or is computed with it, so that it may be a size; empty
+    where there is none."""
     for outer in _calls(finding):
         name = ast.unparse(outer.func).rpartition(".")[2]
-        if name in _ROUNDS and ast.unparse(call) in map(ast.unparse, outer.args):
+        inner = (ast.unparse(one) for given in outer.args for one in ast.walk(given) if isinstance(one, ast.Call))
+        if name in _ROUNDS and ast.unparse(call) in inner:
             return ast.unparse(outer)
     return ""
 

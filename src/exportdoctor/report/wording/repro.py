@@ -73,7 +73,7 @@ def repro_under_shims(shims: Sequence[str]) -> str:
 
 def repro_not_found(why: str, *, shims: Sequence[str]) -> str:
     """Said where no script fails so; `why` is how those ended that were tried, `shims` those that it was seen with."""
-    seen = f"it is seen only with {_shims(shims)}, and a script has no shims; " if shims else ""
+    seen = f"the run saw it with {_shims(shims)} only, and a script has no shims; " if shims else ""
     return f"none of the standalone scripts that were written fails in this way ({seen}{why})"
 
 

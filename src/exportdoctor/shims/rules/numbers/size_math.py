@@ -6,17 +6,19 @@ that a program may hold: these are computed by a tensor of one float64, whose va
 
 from __future__ import annotations
 
+import builtins
+import dis
 import math
 import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from exportdoctor.core.patch_attribute import patch_item
+from exportdoctor.core.patch_attribute import patch_attribute, patch_item
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
@@ -187,17 +189,43 @@ def _is_of(value: Any, library: str) -> bool:
     return any(getattr(real, name, None) is value.plain for name in _LIBRARIES[library])
 
 
+def _importing_functions(call: ExportCall, libraries: Sequence[str]) -> list[FunctionType]:
+    """The functions that import one of these themselves, and do not ask for types of numbers."""
+
+    def imports(code: CodeType) -> bool:
+        return any(one.opname == "IMPORT_NAME" and one.argval in libraries for one in dis.get_instructions(code))
+
+    return [one for one in user_functions(call, imports) if not asks_for_type(one.__code__)]
+
+
+@contextmanager
+def _importing_symbolic(functions: Sequence[FunctionType], libraries: Sequence[str]) -> Iterator[None]:
+    """Within it an import in one of these functions' files gives what stands for a library."""
+    files = {id(function.__globals__) for function in functions}
+    replacements, plain = _replacements(libraries), builtins.__import__
+
+    def import_module(name: str, names: Any = None, *rest: Any, **more: Any) -> Any:
+        found = plain(name, names, *rest, **more)
+        return replacements.get(id(found), found) if name in libraries and id(names) in files else found
+
+    with patch_attribute(builtins, "__import__", import_module) if functions else nullcontext():
+        yield
+
+
 def _of(*libraries: str) -> Any:
     @contextmanager
     def enter(call: ExportCall) -> Iterator[ExportCall]:
-        found = _find_names(call, libraries)
-        if not any(_is_of(value, libraries[-1]) for _, _, value in found):
+        found, importing = _find_names(call, libraries), _importing_functions(call, libraries)
+        own = importing if len(libraries) == 1 else _importing_functions(call, libraries[-1:])
+        if not own and not any(_is_of(value, libraries[-1]) for _, _, value in found):
             named = "numpy" if "numpy" in libraries else "`math`"
             raise NotApplicable(f"no file of the modules has {named}, or one that has asks for types of numbers")
         with ExitStack() as stack:
             stack.enter_context(symbolic_numbers(call))
             # what is computed is often rounded at once
-            stack.enter_context(symbolic_int(_rounding_files(call, found), fractions=True))
+            rounding = [one.__globals__ for one in importing if "int" in one.__code__.co_names]
+            stack.enter_context(symbolic_int([*_rounding_files(call, found), *rounding], fractions=True))
+            stack.enter_context(_importing_symbolic(importing, libraries))
             for names, name, value in found:
                 stack.enter_context(patch_item(names, name, value))
             yield call
