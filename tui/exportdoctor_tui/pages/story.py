@@ -39,8 +39,9 @@ def story(selection: Selection) -> Content:
     paragraphs = [_module(selection)]
     if selection.finding is not None:
         others = [one for name in selection.row.also if (one := selection.view.findings.get(name)) is not None]
-        for finding in (selection.finding, *others):
-            paragraphs += _finding_lines(selection, finding)
+        paragraphs += _finding_lines(selection, selection.finding)
+        for finding in others:
+            paragraphs += [_BLANK, *_finding_lines(selection, finding)]
     else:
         paragraphs += _status_lines(selection)
     if selection.view.notes and selection.row.fqns == selection.part.rows[0].fqns:
