@@ -12,15 +12,17 @@ from rich.cells import cell_len
 from exportdoctor.core.protocol.scan import SMALL_MODEL_SUFFIX
 from exportdoctor.core.records.outcome import Frame, Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
-from exportdoctor.core.run.events import ModuleJudged, PartFinished, ProbeFinished, ProbeStarted
+from exportdoctor.core.run.events import FindingMade, ModuleJudged, PartFinished, ProbeFinished, ProbeStarted
 from exportdoctor.report import wording
 from exportdoctor.report.source_lines import Sources
 from exportdoctor.store.journal import NAME, read_events
+from exportdoctor_tui.pages.story import story
 from exportdoctor_tui.state import navigation
 from exportdoctor_tui.state.navigation import Position
 from exportdoctor_tui.state.outline import Expansion, Line, failures, key_of, lines_of, members_of
 from exportdoctor_tui.state.run_follower import RunFold
 from exportdoctor_tui.state.run_view import running_attempt
+from exportdoctor_tui.state.selection import Selection
 from exportdoctor_tui.widgets.tree_columns import columns_for, heading, pieces
 from tui_recorded import HERE, REPOSITORY, view_of
 
@@ -229,3 +231,24 @@ def test_source_is_shown_only_if_it_is_the_line_that_ran(tmp_path: Path) -> None
 def test_source_of_another_machine_is_found_below_a_root() -> None:
     frame = Frame(file="/elsewhere/fixtures/segfault.py", line=18, function="forward", source="ctypes.string_at(0)")
     assert Sources((REPOSITORY,)).find(frame) == REPOSITORY / "fixtures/segfault.py"
+
+
+def test_a_module_with_two_findings_shows_and_finds_both() -> None:
+    """As where two dimensions are violated at two lines."""
+    folding = RunFold(HERE / QWEN)
+    folding.take(read_events(HERE / QWEN / NAME))
+    before = folding.view(held=False)
+    first = next(iter(before.findings.values()))
+    other = replace_struct(first, id="F99", source="other()", function="other")
+    judged = ModuleJudged(part=first.part, fqns=first.modules, status="fails_own", finding="F99")
+    folding.take((FindingMade(finding=other), judged))
+    view = folding.view(held=False)
+    position = navigation.finding_position(view, navigation.start_position(view, Position()), "F99")
+    part = next(one for one in view.parts if one.record.name == first.part)
+    row = next(path.rows[-1] for path in part.row_paths if path.key == position.cursor)
+    assert (row.finding, row.also) == (first.id, ("F99",))
+    selection = Selection(view=view, part=part, row=row, finding=first)
+    text = story(selection).plain
+    assert f"{first.id} · " in text
+    assert "F99 · " in text
+    assert text.index("F99 · ") > text.index(f"{first.id} · ")
