@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -42,6 +44,8 @@ from exportdoctor.store.runs import StoredRun
 
 _DRAFTS_WITH_CAUSES = 3
 _WRITTEN_WRONGLY = frozenset({"NameError", "SyntaxError", "UnboundLocalError"})
+_NOT_LOADED = re.compile(r"^module '([\w.]+)' has no attribute '(\w+)'")
+_MOST_IMPORTS = 3
 _WIDTH = 2  # more candidates beside each other cost memory, and a wrong bet costs a question
 
 
@@ -248,13 +252,34 @@ def _reduce(reducer: Reducer, source: str) -> ReductionResult:
 
 def _verify_either(reduced: str, draft: str, signature: NameFreeSignature, notes: list[str]) -> tuple[str, Sighting]:
     """The reduced script and what it shows; the unreduced one where only that is verified."""
-    sighting = verify(reduced, signature)
+    reduced, sighting = _verify_with_imports(reduced, signature)
     if not sighting.verified and reduced != draft:
-        again = verify(draft, signature)
+        draft, again = _verify_with_imports(draft, signature)
         if again.verified:
             notes.append(wording.repro_not_reduced())
             return draft, again
     return reduced, sighting
+
+
+def _verify_with_imports(source: str, signature: NameFreeSignature) -> tuple[str, Sighting]:
+    """The script and what it shows. What it names of a package and a fresh process has not loaded is imported, such as
+    `torch.nn.attention.flex_attention`."""
+    first = sighting = verify(source, signature)
+    changed = source
+    for _ in range(_MOST_IMPORTS):
+        found = _NOT_LOADED.search(sighting.message) if sighting.exception.endswith("AttributeError") else None
+        if found is None:
+            break
+        changed = add_import(changed, ".".join(found.groups()))
+        sighting = verify(changed, signature)
+    return (changed, sighting) if sighting.verified else (source, first)
+
+
+def add_import(source: str, name: str) -> str:
+    """The script with `import name` behind its other imports."""
+    last = max((one.end_lineno or 0 for one in ast.parse(source).body if isinstance(one, ast.Import)), default=0)
+    lines = source.splitlines(keepends=True)
+    return "".join((*lines[:last], f"import {name}\n", *lines[last:]))
 
 
 def needed_imports(draft: ScriptDraft, source: str) -> tuple[str, ...]:
