@@ -242,7 +242,7 @@ def test_why_there_is_no_script_names_each_way_once_and_no_mistake_of_a_draft(be
 
 
 def test_a_failure_that_is_seen_under_a_shim_alone_is_said_to_be() -> None:
-    assert "frozen-values, and a script has no shims" in repro_not_found("why", shims=("frozen-values",))
+    assert "frozen-values only, and a script has no shims" in repro_not_found("why", shims=("frozen-values",))
     assert "shim" not in repro_not_found("why", shims=())
 
 
