@@ -182,6 +182,8 @@ def test_the_sizes_that_a_program_has_as_constants_are_those_of_its_inputs(
         (("rows",), (), "specialised"),
         (None, (), "specialised"),
         ((), (_drawn("sizes", "Guard failed: x.size()[0] == 2"),), "specialised"),
+        ((), (_drawn("sizes", "Guard failed: x.size()[0] // 4 == 3"), _drawn("sizes")), "specialised"),
+        ((), (_drawn("sizes", "Guard failed: x.size()[0] % 4 == 0"), _drawn("sizes")), "precondition"),
     ],
 )
 def test_where_torch_decides_which_sizes_are_fixed_the_program_shows_whether_one_is(

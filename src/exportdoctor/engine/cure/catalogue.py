@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,7 @@ from exportdoctor.shims.own.modes import MAY_FIX
 from exportdoctor.shims.rules.hoisting import hoist
 
 Ids = tuple[str, ...]
+_EQUALITY = re.compile(r"^(?!.*%).*==", re.M)
 _PRECONDITION, _SPECIALISED = SOUNDNESS.index("precondition"), SOUNDNESS.index("specialised")
 Chain = tuple[tuple[str, Outcome], ...]
 """Each shim of a set with the failure for which it was added."""
@@ -143,8 +145,10 @@ class ShimCatalogue:
 
 
 def _fixes_nothing(outcome: Outcome) -> bool:
-    """Whether a program is known to have no constant size among those that are dynamic."""
-    return outcome.fixed == () and not outcome.fixes_inputs
+    """Whether a program is known to have no constant size among those that are dynamic, and no guard that may make one,
+    such as `size // 4 == 3`."""
+    equal = any(row.refused and _EQUALITY.search(row.trouble) for row in outcome.numbers)
+    return outcome.fixed == () and not outcome.fixes_inputs and not equal
 
 
 def _functions_of(failure: Failure) -> tuple[str, ...]:
