@@ -24,7 +24,7 @@ from exportdoctor.reduce import Verdict
 from exportdoctor.reduce.source.passes.script_sizes import shorten_embeddings, shorten_lists
 from exportdoctor.report import wording
 from exportdoctor.repro.candidates.budget import BudgetClock, ReductionBudget
-from exportdoctor.repro.candidates.candidate_judge import CandidateJudge
+from exportdoctor.repro.candidates.candidate_judge import JUDGED_BY, CandidateJudge
 from exportdoctor.repro.candidates.candidate_runner import CandidateRunner
 from exportdoctor.repro.candidates.dynamic_inputs import violated_inputs
 from exportdoctor.repro.candidates.incidental_failures import (
@@ -113,7 +113,7 @@ def make_repro(request: ReproRequest, tell: Tell) -> ReproResult:
         signature = identify_failure(seen, finding, notes)
         _limit(runner, signature)
         verdicts = run.path / "repros" / f"{finding.id}.verdicts.jsonl"
-        log = VerdictLog(verdicts, holds_for=f"{signature} {seen.environment}")
+        log = VerdictLog(verdicts, holds_for=f"{JUDGED_BY} {signature} {seen.environment}")
         others = FailureCollector(signature, seen.exporter, log)
         judge = CandidateJudge(
             runner=runner, wanted=signature, exporter=seen.exporter, log=log,

@@ -15,6 +15,10 @@ from exportdoctor.repro.candidates.dynamic_inputs import makes_one_static
 from exportdoctor.repro.candidates.verdict_log import VerdictLog
 
 
+JUDGED_BY = "rules 2"
+"""Verdicts that were kept hold for the rules by which they were made: since 2, no candidate may fail without export."""
+
+
 def ignore_failure(source: str, outcome: Outcome) -> None:
     """An `on_other_failure` that does nothing."""
 
