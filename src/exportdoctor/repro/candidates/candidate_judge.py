@@ -14,7 +14,6 @@ from exportdoctor.repro.candidates.candidate_runner import CandidateRunner
 from exportdoctor.repro.candidates.dynamic_inputs import makes_one_static
 from exportdoctor.repro.candidates.verdict_log import VerdictLog
 
-
 JUDGED_BY = "rules 2"
 """Verdicts that were kept hold for the rules by which they were made: since 2, no candidate may fail without export."""
 
