@@ -363,6 +363,8 @@ class Decays(nn.Module):
         return torch.stack(rows, 1)
 
 
+@pytest.mark.long
+@pytest.mark.slow
 def test_a_scan_is_not_told_to_fail_with_gradients() -> None:
     """It reads what a backward pass needs while the forward runs."""
     x = torch.rand(2, 5, 4)
