@@ -135,6 +135,9 @@ def test_what_a_scan_did_not_look_for_is_not_fixed() -> None:
         found = compare_with_baseline((known, LOOKS), report([]), looks_of(options))
         assert found.fixed == tuple(map(known_failure, found_fixed))
         assert singles(found.fixed) + singles(found.unasked) == singles(known)
+    other = looks_of(ScanOptions(exporter="torchscript"))
+    assert not compare_with_baseline((known, LOOKS), report([]), other).fixed
+    assert not compare_with_baseline((known, other), report([]), LOOKS).fixed
     deep = looks_of(ScanOptions(to="onnx", exhaustive=True, slow=3.0))
     assert not compare_with_baseline((known, deep), report([]), LOOKS).fixed
     assert len(compare_with_baseline((known, LOOKS), report([]), deep).fixed) == 2
@@ -144,5 +147,5 @@ def test_what_a_baseline_did_not_look_for_is_told_beside_what_is_new() -> None:
     shallow = looks_of(ScanOptions(cure=False))
     found = compare_with_baseline(((), shallow), report([finding("one", "", ("0",))]), LOOKS)
     lines = baseline_lines(found, accept="x")
-    assert lines[-1].startswith("the baseline is of a scan that did not look for shims: what is new may")
+    assert lines[-1].startswith("the baseline is of a scan without a search for shims: what is new may")
     assert len(baseline_lines(compare_with_baseline(((), shallow), report([]), LOOKS), accept="x")) == 0

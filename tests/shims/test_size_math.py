@@ -150,3 +150,22 @@ def test_without_such_a_function_it_does_not_apply() -> None:
     for shim in (SHIM, NUMPY):
         with pytest.raises(NotApplicable, match="no file of the modules"), apply_shims([shim], calls_of(module)):
             pass
+
+
+class Importing(nn.Module):
+    """Two methods import the library themselves, and one asks for the type of its number."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        import math as library
+
+        return x / library.log(self.kind_of(x.shape[1]) + 1)
+
+    def kind_of(self, size: int) -> int:
+        import math as library
+
+        return size if type(size) is int else library.floor(size)
+
+
+def test_a_file_in_which_a_function_with_its_own_import_asks_for_types_is_left_alone() -> None:
+    call = ExportCall(module=Importing(), args=(torch.randn(3, 9),))
+    assert [one.__name__ for one in size_math._importing_functions(call, ("math",))] == []

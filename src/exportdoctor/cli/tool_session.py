@@ -180,9 +180,9 @@ class ToolSession:
             "run": report.run,
             "title": wording.title(found, report),
             "kind": found.kind,
-            "file": code.file,
-            "line": code.line,
-            "source": code.source,
+            "file": code.file or None,
+            "line": code.line or None,
+            "source": code.source or None,
             "story": wording.story(found),
             "frames": [
                 {"file": frame.file, "line": frame.line, "function": frame.function, "source": frame.source}

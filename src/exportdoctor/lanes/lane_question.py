@@ -68,9 +68,8 @@ def finding_question(run: StoredRun, finding: Finding, packages: Collection[str]
         return _with_measurements(small, issues)
     if not finding.module:
         return _with_measurements(whole, issues)
-    others = [
-        name for name in finding.modules if name not in ("", finding.module)
-    ]  # one may be mended without the rest
+    # one of its modules may be mended without the rest
+    others = [name for name in finding.modules if name not in ("", finding.module)]
     about = f"submodule {finding.module} of {part}" + (f", and {len(others)} that fail like it" if others else "")
     modules = (word for name in (finding.module, *others) for word in ("--module", name))
     small = scan_question(finding.id, about, (*words, *modules), finding.part, wanted)

@@ -95,20 +95,27 @@ class BaselineDifference(msgspec.Struct, frozen=True, kw_only=True):
         return next((before for before, after in self.changed if not own.isdisjoint(_names([after]))), None)
 
 
-SEARCH, CURE = "smaller submodules", "shims"
-"""What a scan looks for, in words."""
+SEARCH, CURE = "a search for smaller submodules", "a search for shims"
+"""What a scan looks for by default, in words; the rest are the options that ask for it."""
 
 
 def looks_of(options: ScanOptions) -> tuple[str, ...]:
-    """What a scan with these options looks for: a scan that looks for less finds less, and nothing is fixed by that."""
+    """What a scan with these options looks for, in words: one that looks for less, or by another exporter, does not
+    find what another scan found, and nothing is fixed by that."""
     stages = OPTIONS["to"].choices
-    looks = [f"failures of {stage}" for stage in stages[: stages.index(options.to) + 1]] if options.to in stages else []
-    looks += [f"failures of {options.exporter}"] if options.exporter != "export" else []
-    looks += [SEARCH] if options.search else []
-    looks += [CURE] if options.cure else []
-    looks += ["submodules that fail alone"] if options.exhaustive else []
-    limits = {"slow exports": options.slow, "heavy exports": options.heavy}
-    return (*looks, *(name for name, limit in limits.items() if limit is not None))
+    reached = stages[: stages.index(options.to) + 1] if options.to in stages else (options.to,)
+    steps = {
+        SEARCH: options.search,
+        CURE: options.cure,
+        "--exhaustive": options.exhaustive,
+        "--slow": options.slow is not None,
+        "--heavy": options.heavy is not None,
+    }
+    return (
+        f"--exporter {options.exporter}",
+        *(f"--to {stage}" for stage in reached),
+        *(name for name, looked in steps.items() if looked),
+    )
 
 
 def is_missed(looked_for: Collection[str], looks: Collection[str], *, masked: bool) -> bool:

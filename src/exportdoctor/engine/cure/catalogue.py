@@ -21,6 +21,7 @@ from exportdoctor.shims.rules.hoisting import hoist
 
 Ids = tuple[str, ...]
 _EQUALITY = re.compile(r"^(?!.*%).*==", re.M)
+"""In what a program raises: a guard that may leave one size. One on a remainder leaves many."""
 _PRECONDITION, _SPECIALISED = SOUNDNESS.index("precondition"), SOUNDNESS.index("specialised")
 Chain = tuple[tuple[str, Outcome], ...]
 """Each shim of a set with the failure for which it was added."""

@@ -23,8 +23,8 @@ def baseline_lines(difference: BaselineDifference, *, accept: str) -> tuple[str,
     lines += [f"fixed: {failure_line(one)}. Take it out of the baseline: {accept}" for one in difference.fixed]
     if difference.broken and difference.newly_looked_for:
         lines.append(
-            f"the baseline is of a scan that did not look for {' or '.join(difference.newly_looked_for)}: what is new "
-            "may only have been found by that"
+            f"the baseline is of a scan without {' and '.join(difference.newly_looked_for)}: what is new may only have "
+            "been found by that"
         )
     if difference.same:
         lines.append(f"{count(len(difference.same), 'known failure')}, as in the baseline")

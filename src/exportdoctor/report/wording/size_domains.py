@@ -287,10 +287,9 @@ def domain_details(domain: SizeDomain) -> Iterator[str]:
 
 def _held_lines(groups: Iterable[list[SizeCondition]], *, alone: bool) -> Iterator[str]:
     """The conditions that held throughout, those of one line together."""
-    title = "not violated by what was tried"
-    for group in groups:
-        yield from filter(None, (title,))
-        title = ""
+    for place, group in enumerate(groups):
+        if place == 0:
+            yield "not violated by what was tried"
         more = f" and {len(group) - _MOST_SIZES} more" if len(group) > _MOST_SIZES else ""
         texts = ", ".join(one.text for one in group[:_MOST_SIZES]) + more
         yield f"  {condition_line(msgspec.structs.replace(group[0], text=texts), alone)}"

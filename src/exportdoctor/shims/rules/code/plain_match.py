@@ -45,17 +45,15 @@ def _of_a_truth(node: ast.Match) -> ast.If | None:
             subject=ast.Call(func=ast.Name(id="bool"), args=[_], keywords=[]) as asked,
             cases=[ast.match_case(pattern=ast.MatchSingleton(value=first), guard=None) as one, *rest],
         ) if isinstance(first, bool):
-            other = ast.MatchSingleton(value=not first)
             match rest:
                 case [] | [ast.match_case(pattern=ast.MatchAs(pattern=None, name=None), guard=None)]:
                     pass
-                case [ast.match_case(pattern=ast.MatchSingleton(value=value), guard=None)] if value is other.value:
+                case [ast.match_case(pattern=ast.MatchSingleton(value=value), guard=None)] if value is (not first):
                     pass
                 case _:
                     return None
-            bodies = [one.body, rest[0].body if rest else []]
             test = asked if first else ast.UnaryOp(ast.Not(), asked)
-            return _at(one.pattern, ast.If(_at(asked, test), bodies[0], bodies[1]))
+            return _at(one.pattern, ast.If(_at(asked, test), one.body, rest[0].body if rest else []))
     return None
 
 

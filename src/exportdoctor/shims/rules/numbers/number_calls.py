@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -127,19 +127,19 @@ def symbolic_int(namespaces: Iterable[dict[str, Any]], *, fractions: bool = Fals
         yield
 
 
-@contextmanager
-def symbolic_divmod(namespaces: Iterable[dict[str, Any]]) -> Iterator[None]:
+def symbolic_divmod(namespaces: Iterable[dict[str, Any]]) -> AbstractContextManager[None]:
     """Within it `divmod` takes symbolic numbers in the modules of these namespaces."""
-    with ExitStack() as stack:
-        for namespace in {id(one): one for one in namespaces}.values():
-            stack.enter_context(patch_item(namespace, "divmod", _quotient_and_rest))
-        yield
+    return _bind_in(namespaces, "divmod", _quotient_and_rest)
+
+
+def symbolic_float(namespaces: Iterable[dict[str, Any]]) -> AbstractContextManager[None]:
+    """Within it `float(tensor)` may give a symbolic number in the modules of these namespaces."""
+    return _bind_in(namespaces, "float", _Real)
 
 
 @contextmanager
-def symbolic_float(namespaces: Iterable[dict[str, Any]]) -> Iterator[None]:
-    """Within it `float(tensor)` may give a symbolic number in the modules of these namespaces."""
+def _bind_in(namespaces: Iterable[dict[str, Any]], name: str, value: Any) -> Iterator[None]:
     with ExitStack() as stack:
         for namespace in {id(one): one for one in namespaces}.values():
-            stack.enter_context(patch_item(namespace, "float", _Real))
+            stack.enter_context(patch_item(namespace, name, value))
         yield

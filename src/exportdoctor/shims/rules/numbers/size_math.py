@@ -190,12 +190,15 @@ def _is_of(value: Any, library: str) -> bool:
 
 
 def _importing_functions(call: ExportCall, libraries: Sequence[str]) -> list[FunctionType]:
-    """The functions that import one of these themselves, and do not ask for types of numbers."""
+    """The functions that import one of these themselves; none of a file in which such a one asks for types of
+    numbers."""
 
     def imports(code: CodeType) -> bool:
         return any(one.opname == "IMPORT_NAME" and one.argval in libraries for one in dis.get_instructions(code))
 
-    return [one for one in user_functions(call, imports) if not asks_for_type(one.__code__)]
+    found = list(user_functions(call, imports))
+    asking = {id(one.__globals__) for one in found if asks_for_type(one.__code__)}
+    return [one for one in found if id(one.__globals__) not in asking]
 
 
 @contextmanager
