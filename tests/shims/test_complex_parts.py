@@ -65,6 +65,7 @@ def inputs(seed: int = 0) -> tuple[Tensor, Tensor]:
     return torch.rand(2, 4, generator=generator) + 0.5, torch.randn(2, 4, generator=generator) * 3
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Casting complex values to real")
 @pytest.mark.parametrize("name", OPERATORS)
 def test_what_is_computed_on_the_parts_equals_the_operator(name: str) -> None:

@@ -86,6 +86,7 @@ def inputs(seed: int = 0) -> tuple[Tensor, Tensor]:
     return torch.randn(4, 4, generator=generator), torch.randn(4, 4, generator=generator)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATORS)
 def test_what_stands_in_the_place_of_an_operator_computes_the_same(name: str) -> None:
     module = Computes(OPERATORS[name])
@@ -93,6 +94,7 @@ def test_what_stands_in_the_place_of_an_operator_computes_the_same(name: str) ->
     assert_same_results(program.module(), module, map(inputs, range(5)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
 @pytest.mark.parametrize(
     "name", [name for name in OPERATORS if not name.startswith(("searchsorted", "scatter", "cdist"))]
@@ -119,6 +121,7 @@ def test_all_of_them_are_translated_and_run_in_onnx_runtime() -> None:
     assert_same_results(run, module, map(inputs, range(3)), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["searchsorted", "cumprod", "cummax", "cummin of NaN", "median"])
 def test_sizes_stay_dynamic(name: str) -> None:
     torch.manual_seed(0)

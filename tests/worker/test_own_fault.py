@@ -181,6 +181,7 @@ def build():
 """
 
 
+@pytest.mark.slow
 def test_a_size_that_is_an_argument_is_no_failure_of_the_submodule_that_takes_it(tmp_path: Path) -> None:
     """torch has no `dynamic_shapes` for a torch.Size."""
     (tmp_path / "model.py").write_text(SIZES_AS_ARGUMENTS)
@@ -223,6 +224,7 @@ def build():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exporter", ["export", "export-strict"])
 def test_what_made_an_output_is_found_with_the_sizes_as_they_were_given(exporter: str, tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(ODD_OUTPUT_OF_SIZES)
