@@ -229,6 +229,18 @@ def test_a_script_that_exports_nothing_does_not_pass(bench: CandidateRunner) -> 
 
 
 @pytest.mark.slow
+def test_an_interrupt_that_the_code_raises_is_an_exception_as_any_other(bench: CandidateRunner) -> None:
+    """It was told as a crash, and a script that raises it as one that a signal ended."""
+    source = "import torch\n\nraise KeyboardInterrupt"
+    outcome = bench.run(source)
+    assert outcome.failure is not None
+    assert outcome.failure.exceptions[0].name == "KeyboardInterrupt"
+    signature = name_free_signature(outcome, exporter="export")
+    assert signature is not None
+    assert verify(source, signature).verified
+
+
+@pytest.mark.slow
 def test_why_there_is_no_script_names_each_way_once_and_no_mistake_of_a_draft(bench: CandidateRunner) -> None:
     wanted = name_free_signature(failing(VALUE), exporter="export")
     assert wanted is not None

@@ -533,3 +533,36 @@ def test_a_file_that_is_saved_anew_while_a_scan_runs_is_told_and_the_report_is_o
     assert "x.sum() > 0" in (finding.source or "")
     assert report.parts[0].verdict == "cured"
     assert any("edited.py changed while the scan ran" in note for note in report.notes)
+
+
+def _logged(path: Path, logs: Path) -> tuple[bool, Path]:
+    """Whether a scan's failure came from the cache, and its log."""
+    logs.mkdir(exist_ok=True)
+    target, options = TargetRef(ref=f"{path}:build"), ScanOptions(cure=False)
+    events: list[ev.AnyEvent] = [ev.RunStarted(run="test", target=target, options=options, version="0")]
+    torch.set_num_threads(1)
+    events += run_scan(ScanRequest(target=target, options=options, logs=logs), Fork(resolve(target)))
+    (finding,) = fold(events).report().findings
+    assert finding.log
+    return all(event.cached for event in events if isinstance(event, ev.ProbeFinished)), Path(finding.log)
+
+
+@pytest.mark.slow
+def test_the_log_of_a_failure_lies_in_the_run_that_tells_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where an earlier run was deleted, later ones named a log that was gone."""
+    monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("EXPORTDOCTOR_CACHE", raising=False)
+    path = tmp_path / "logged.py"
+    path.write_text(_MODEL.replace("x * 2 if fine() else (x + 1 if x.sum() > 0 else x)", "x + 1 if x.sum() > 0 else x"))
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    cached, log = _logged(path, first)
+    assert (cached, log.parent) == (False, first)
+    text = log.read_text()
+    assert "x.sum() > 0" in text
+    cached, log = _logged(path, second)
+    assert (cached, log.parent, log.read_text()) == (True, second, text)
+    shutil.rmtree(first)
+    shutil.rmtree(second)
+    cached, log = _logged(path, third)  # its stack trace is gone, and is had again
+    assert (cached, log.parent) == (False, third)
+    assert "x.sum() > 0" in log.read_text()

@@ -6,6 +6,7 @@ A probe's `question` is the digest of what it is about (CallFact.question): equa
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 
@@ -13,7 +14,7 @@ import msgspec
 
 from exportdoctor.core.file_hash import UNRECORDED
 from exportdoctor.core.protocol.scan import Captured, Opened
-from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.store.digest import changed_sources, probe_digest, shared_digest
@@ -21,14 +22,25 @@ from exportdoctor.store.outcome_cache import OutcomeCache
 
 
 class KnownAnswers:
-    """`resumed` maps a probe's id to its outcome. `target` is what the target says that its answers depend on."""
+    """`resumed` maps a probe's id to its outcome. `target` is what the target says that its answers depend on.
 
-    def __init__(self, resumed: Mapping[str, Outcome], options: ScanOptions, *, target: Mapping[str, object]) -> None:
+    `logs` is the folder of this run's logs: those of earlier runs are copied there with their answers.
+    """
+
+    def __init__(
+        self,
+        resumed: Mapping[str, Outcome],
+        options: ScanOptions,
+        *,
+        target: Mapping[str, object],
+        logs: str | None = None,
+    ) -> None:
         self._resumed = resumed
         self._running: dict[tuple[str, ...], Future[Outcome]] = {}
         self._cache = OutcomeCache() if options.use_cache else None
         self._options = options
         self._target = target
+        self._logs = logs
         self._shared: dict[str, str | None] = {}
         self._keys: dict[str, set[str]] = {}
 
@@ -83,8 +95,21 @@ class KnownAnswers:
         found = self._cache.get(key) if self._cache is not None and key is not None else None
         if found is None or changed_sources(found.sources):
             return None
-        log = found.log if found.log and os.path.exists(found.log) else None
+        log = self._copied_log(found, probe) if found.log else None
+        if found.log and log is None and found.status is OutcomeStatus.FAILED and not probe.shims:
+            return None  # a failure without its stack trace is asked again
         return msgspec.structs.replace(found, probe=probe.id, log=log)
+
+    def _copied_log(self, found: Outcome, probe: Probe) -> str | None:
+        """The log of an earlier run's attempt as one of this run, which outlives that run; None where it is gone."""
+        if found.log is None or self._logs is None:
+            return found.log if found.log and os.path.exists(found.log) else None
+        copied = os.path.join(self._logs, f"{probe.id}.log")
+        try:
+            shutil.copyfile(found.log, copied)
+        except OSError:
+            return None
+        return copied
 
     def _key(self, probe: Probe, question: str) -> str | None:
         """None where the answer means nothing to a later run."""

@@ -60,7 +60,7 @@ class ProbeScheduler:
         self.peak_rss_mb = 0.0
         self._options = options
         self._resumed = resumed
-        self._known = KnownAnswers(resumed, options, target=target)
+        self._known = KnownAnswers(resumed, options, target=target, logs=pool.opening.logs)
         self._running: dict[Future[Outcome], list[Probe]] = {}
         self._ready: deque[tuple[Probe, Outcome, bool]] = deque()
         self._early: dict[str, tuple[str, RunningProbe]] = {}

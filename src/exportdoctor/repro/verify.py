@@ -5,6 +5,7 @@ It reads what a user would see: the traceback on stderr, the signal, or that not
 
 from __future__ import annotations
 
+import signal
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -55,7 +56,8 @@ def verify(script: str, wanted: NameFreeSignature) -> Sighting:
 def _compare(wanted: NameFreeSignature, code: int, killed: OutcomeStatus | None, output: str) -> Sighting:
     if killed is not None:
         return Sighting(wanted.kind is KIND_OF_STATUS[killed], died=killed, output=output)
-    if code <= 0 or TRACEBACK not in output:
+    interrupted = code == -signal.SIGINT  # Python ends so, too, where nothing catches a KeyboardInterrupt
+    if (code <= 0 and not interrupted) or TRACEBACK not in output:
         end = name_exit(code)
         same = wanted.kind is FailureKind.CRASH and wanted.exceptions == (end,)
         return Sighting(same, died="" if code == 0 else end, output=output)

@@ -5,6 +5,7 @@ A run is reused only while its folder exists and every source file it depended o
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Generator
@@ -52,6 +53,8 @@ class RunCache:
             return None
         if stored.run != entry.run or not is_reusable(stored.state):
             return None
+        if any(finding.log and not os.path.exists(finding.log) for finding in stored.state.findings.values()):
+            return None  # its failures are asked again, for their stack traces
         return None if changed_sources(sources_of(stored.events)) else stored
 
     def remember(self, digest: str, *, run: str, path: Path, state: RunState) -> None:
@@ -105,7 +108,7 @@ def replay(earlier: StoredRun, *, started: ev.RunStarted, logs: Path) -> Generat
 
 
 def _at_home(fact: F, logs: Path) -> F:
-    """The same fact with its log in this run's folder, if it is there."""
-    if fact.log is None or not (logs / Path(fact.log).name).exists():
-        return fact
-    return msgspec.structs.replace(fact, log=str(logs / Path(fact.log).name))
+    """The same fact with its log in this run's folder, if it is there; without one where it is gone."""
+    here = str(logs / Path(fact.log).name) if fact.log else ""
+    found = next((log for log in (here, fact.log) if log and os.path.exists(log)), None)
+    return msgspec.structs.replace(fact, log=found)

@@ -193,7 +193,7 @@ class _Attempt:
             refused = isinstance(error, NotApplicable)
             status = OutcomeStatus.NOT_APPLICABLE if refused else OutcomeStatus.SHIM_TROUBLE
             return self._outcome(status, note=str(error))
-        except (Exception, SystemExit, GeneratorExit) as error:
+        except (Exception, SystemExit, GeneratorExit, KeyboardInterrupt) as error:
             return self._failure_outcome(error)
         stages |= later
         if numbers:

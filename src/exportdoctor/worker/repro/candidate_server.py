@@ -83,7 +83,7 @@ def _execute(candidate: Candidate, writer: int) -> Outcome:
                 _run(source)
             if fast.checks_skipped:  # it passed, and might not have
                 _run(source)
-    except (Exception, SystemExit, GeneratorExit) as error:
+    except (Exception, SystemExit, GeneratorExit, KeyboardInterrupt) as error:
         stage: Stage = "export" if gate.entered else "capture"
         chain = tuple(cause_chain(error))
         if gate.entered and (later := _later_stage(chain)):
