@@ -55,6 +55,26 @@ def test_a_program_that_passes_a_nan_on_where_eager_does_not_is_told_with_the_li
 
 
 @pytest.mark.parametrize(
+    ("call", "factor", "differs"),
+    [
+        ("max(row.sum(), 1)", -1, True),
+        ("max(row.sum(), 1.0)", -1, False),
+        ("max(peak, row.long().sum())", 1, True),
+        ("min(peak, row.sum())", 1, False),
+    ],
+)
+def test_another_dtype_than_that_of_what_python_takes_is_told(
+    tmp_path: Path, call: str, factor: int, differs: bool
+) -> None:
+    """The program of `max(x, 1)` gave floats where eager gives whole numbers, and a scan said nothing of it."""
+    module, program, x = export(tmp_path, f"({call}); self.seen = peak")
+    assert ("common dtype" in note_extremes(program)) == differs
+    module(factor * x)
+    dtype = getattr(module.seen, "dtype", type(module.seen))
+    assert (dtype not in (torch.float32, float)) == differs
+
+
+@pytest.mark.parametrize(
     ("call", "imports"),
     [
         ("torch.maximum(peak, row.max())", ""),

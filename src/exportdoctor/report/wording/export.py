@@ -320,12 +320,20 @@ def caught_in_export(line: str, said: str, *, others: int) -> str:
     )
 
 
-def python_extremes(line: str, *, others: int) -> str:
-    """Said of a program that has torch.maximum, torch.minimum or torch.clamp in place of Python's max or min."""
+def python_extremes(line: str, *, others: int, mixed: str = "") -> str:
+    """Said of a program that has torch.maximum, torch.minimum or torch.clamp in place of Python's max or min.
+
+    `mixed` is the first line on which the two have different dtypes.
+    """
     more = f" and {count(others, 'other line')}" if others else ""
     return (
         f"at {line}{more} torch.export traces Python's max or min as torch.maximum, torch.minimum or torch.clamp: "
         "where a NaN reaches them, the program may give NaN and eager a number"
+        + (
+            f"; at {mixed} Python gives one of the two with its dtype, the program one of their common dtype"
+            if mixed
+            else ""
+        )
     )
 
 

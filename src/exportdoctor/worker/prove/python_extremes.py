@@ -1,7 +1,7 @@
 """Lines of the model on which Python's `max` or `min` met tensors: torch.export traces another function there.
 
-Python's compares and takes one of the two, so that a NaN may lose; torch.maximum, torch.minimum and torch.clamp, which
-the program has in their place, pass it on.
+Python's compares and takes one of the two, with its dtype, and a NaN may lose; torch.maximum, torch.minimum and
+torch.clamp, which the program has in their place, pass it on, and promote the dtypes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ _CALL = re.compile(r"(?<![\w.])(max|min)\s*\(")
 
 
 def note_extremes(program: Any) -> str:
-    """What a NaN does otherwise than in eager, with the first line; empty where there is none."""
-    lines = list(dict.fromkeys(_lines(program)))
-    return python_extremes(lines[0], others=len(lines) - 1) if lines else ""
+    """What a NaN or another dtype does otherwise than in eager, with the first line; empty where there is none."""
+    found = list(_lines(program))
+    lines = list(dict.fromkeys(line for line, _ in found))
+    mixed = next((line for line, has_two_dtypes in found if has_two_dtypes), "")
+    return python_extremes(lines[0], others=len(lines) - 1, mixed=mixed) if lines else ""
 
 
-def _lines(program: Any) -> Iterator[str]:
+def _lines(program: Any) -> Iterator[tuple[str, bool]]:
+    """Each line, and whether what it compares has different dtypes there."""
     for module in program.graph_module.modules():
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
             if node.op != "call_function" or not _gives_floats(node):
@@ -36,12 +39,25 @@ def _lines(program: Any) -> Iterator[str]:
                 continue
             frame = user_frame(fx_fact(node))
             if frame is not None and _calls_pythons(frame.file, frame.line):
-                yield f"{Path(frame.file).name}:{frame.line}"
+                yield f"{Path(frame.file).name}:{frame.line}", _has_two_dtypes(node)
 
 
 def _gives_floats(node: Any) -> bool:
     value = node.meta.get("val")
     return bool(getattr(getattr(value, "dtype", None), "is_floating_point", False))
+
+
+def _has_two_dtypes(node: Any) -> bool:
+    """Whether the operands are tensors of different dtypes, or a tensor of floats and a whole number, or the reverse."""
+    first, *others = (getattr(one, "meta", {}).get("val", one) for one in (*node.args, *node.kwargs.values()))
+    dtype = getattr(first, "dtype", None)
+    if dtype is None:
+        return False
+    return any(
+        one.dtype != dtype if hasattr(one, "dtype") else isinstance(one, float) != dtype.is_floating_point
+        for one in others
+        if one is not None
+    )
 
 
 def _calls_pythons(file: str, line: int) -> bool:
