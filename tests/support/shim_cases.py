@@ -504,6 +504,11 @@ class Marking(nn.Module):
         return x.masked_fill(mask, 0.0)
 
 
+class Choosing(nn.Module):
+    def forward(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        return (x * torch.from_numpy(weights.numpy())[:, None])[chosen.tolist()]
+
+
 class Sloping(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -920,6 +925,15 @@ CASES: dict[str, Case] = {
         [(torch.randn(rows, 4), torch.tensor(at)) for rows, at in ((3, 1), (5, 3), (2, -4))],
         "Could not extract specialized integer",
         (_FREE, None),
+    ),
+    "list-as-tensor": case(
+        Choosing,
+        [
+            (torch.randn(rows, 4), torch.tensor(chosen), torch.tensor(weights))
+            for rows, chosen, weights in ((3, [0, 2], [2, 1, 1]), (5, [4, -1, 0, 0], [0, 3, 1, 5, 1]), (2, [1], [1, 0]))
+        ],
+        r"\.numpy\(\) is not supported",
+        (_FREE, _FREE, _FREE),
     ),
     "gradients-as-operators": case(Sloping, [(torch.randn(rows, 4),) for rows in (3, 5, 1)], "fake tensor", (_FREE,)),
     "einsum-path-of-example": case(

@@ -203,8 +203,8 @@ def _with_own_tolist() -> tuple[type, ...]:
 OWN_TOLIST = Hook(
     id="own-tolist",
     api="FakeTensor.tolist, torch._subclasses.functional_tensor.FunctionalTensor.tolist",
-    used_for="numbers that a model reads by tolist() as sizes of inputs",
-    lost="hoist-numbers changes nothing where numbers are read by tolist()",
+    used_for="numbers that a model reads by tolist(), as sizes of inputs and as the tensor that they are in",
+    lost="hoist-numbers and list-as-tensor change nothing where numbers are read by tolist()",
     seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=lambda: all("tolist" in vars(kind) for kind in _with_own_tolist()),
 )

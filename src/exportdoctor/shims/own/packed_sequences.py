@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
+from exportdoctor.shims.own.lists_of_values import tensor_of
 from exportdoctor.shims.own.recurrent_modules import computes_as_torch, recurrent_kinds, run_recurrent
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.code.code_swap import all_code, swap_code, user_functions
@@ -59,6 +60,7 @@ def pack_rows(given: Tensor, lengths: Any, batch_first: bool, enforce_sorted: bo
     import torch
 
     rows = given.transpose(0, 1) if batch_first else given
+    lengths = next((one for one in (tensor_of(lengths),) if one is not None), lengths)
     if not isinstance(lengths, torch.Tensor):
         lengths = torch.stack([torch.scalar_tensor(one, dtype=torch.int64) for one in lengths])
     lengths = lengths.to(torch.int64)

@@ -22,7 +22,7 @@ _CALL = re.compile(r"(?<![\w.])(max|min)\s*\(")
 
 
 def note_extremes(program: Any) -> str:
-    """What a NaN or another dtype does otherwise than in eager, with the first line; empty where there is none."""
+    """What NaN and mixed dtypes do otherwise than in eager, with the first line; empty where there is none."""
     found = list(_lines(program))
     lines = list(dict.fromkeys(line for line, _ in found))
     mixed = next((line for line, has_two_dtypes in found if has_two_dtypes), "")
@@ -48,7 +48,7 @@ def _gives_floats(node: Any) -> bool:
 
 
 def _has_two_dtypes(node: Any) -> bool:
-    """Whether the operands are tensors of different dtypes, or a tensor of floats and a whole number, or the reverse."""
+    """Whether the operands are tensors of two dtypes, or a tensor of floats and a whole number, or the reverse."""
     first, *others = (getattr(one, "meta", {}).get("val", one) for one in (*node.args, *node.kwargs.values()))
     dtype = getattr(first, "dtype", None)
     if dtype is None:
