@@ -78,7 +78,7 @@ def _holds_integers(tensor: Any, *dtypes: str) -> bool:
     return tensor.dim() == 1 and str(tensor.dtype).removeprefix("torch.") in dtypes
 
 
-def _forwarding(name: str) -> Callable[..., Any]:
+def _forward_method(name: str) -> Callable[..., Any]:
     def call(self: TensorValues, *args: Any) -> Any:
         return getattr(self._read(), name)(*args)
 
@@ -91,7 +91,7 @@ for _name in (
     *("mod", "rmod", "pow", "rpow", "neg", "abs", "and", "or", "xor", "invert", "matmul", "rmatmul"),
     *("eq", "ne", "lt", "le", "gt", "ge", "str", "repr", "format", "array"),
 ):
-    setattr(TensorValues, f"__{_name}__", _forwarding(f"__{_name}__"))
+    setattr(TensorValues, f"__{_name}__", _forward_method(f"__{_name}__"))
 
 
 def tensor_of(values: Any) -> Any:
@@ -141,7 +141,8 @@ def _index_for(tensor: Any, index: Any) -> Any:
         kept = tensor_of(part)
         if kept is None or kept.is_floating_point() or kept.is_complex():
             return part
-        return kept.to(tensor.device)
+        is_mask = str(kept.dtype) == "torch.uint8"  # an array of them; torch.export refuses a tensor of them
+        return kept.to(tensor.device).bool() if is_mask else kept.to(tensor.device)
 
     return tuple(map(one, index)) if type(index) is tuple else one(index)
 
@@ -190,11 +191,11 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
         return plain(array) if tensor_of(array) is None else _make_tensor("from_numpy", array, {})
 
     def wrap(forward: Forward) -> Forward:
-        def remembering(*args: Any, **kwargs: Any) -> Any:
+        def with_values(*args: Any, **kwargs: Any) -> Any:
             with _mode(reader), around_tolist(reader.to_list), patch_attribute(torch, "from_numpy", from_numpy):
                 return forward(*args, **kwargs)
 
-        return remembering
+        return with_values
 
     with patch_root_forward(call.module, wrap):
         yield call
