@@ -53,6 +53,7 @@ OPERATORS: dict[str, Operator] = {
     "erfinv": lambda x, y: (x.tanh().erfinv(), (y / y.abs().max()).erfinv(), (x * 2).erfinv(), (x > 0).erfinv()),
     "copysign": lambda x, y: (x.copysign(y), x.copysign(-0.0), x.copysign(y.clamp(-1, 1) * 0),
                               (x * 9).long().copysign(y)),
+    "cumprod of large whole numbers": lambda x, y: ((x * 9).long().repeat(1, 7) * 2 + 1).cumprod(-1),
     "cumprod of whole numbers": lambda x, y: tuple(
         (x * 9000).long().cumprod(0, dtype=one) for one in (torch.int32, torch.int8, None)
     ),
@@ -65,6 +66,10 @@ OPERATORS: dict[str, Operator] = {
                                        x.repeat_interleave(torch.tensor([3]), output_size=48)),
     "scatter": lambda x, y: (x.scatter_add(1, FIRST, y), x.scatter(0, FIRST[:2], y),
                              x.scatter_reduce(1, FIRST + 1, y, "amax"), y.scatter_reduce(1, FIRST, x, "sum")),
+    "means": lambda x, y: (*(x.scatter_reduce(1, FIRST, y, "mean", include_self=one) for one in (True, False)),
+                           (x * 9).long().scatter_reduce(0, FIRST, (y * 9).long(), "mean", include_self=False)),
+    "sort": lambda x, y: (*(x * 2).long().sort(stable=True, dim=0), *y.round().sort(stable=True, descending=True),
+                          (x * 2).round().argsort(stable=True, dim=1)),
     "where of bools": lambda x, y: (torch.where(x > 0, y > 0, x < y), torch.where(x[0] > 0, y > x, x < y),
                                     torch.where(x > 0, (y > 0)[:, :1], torch.tensor(True)), torch.where(x > 0, x, y)),
 }  # fmt: skip
@@ -138,6 +143,31 @@ def test_the_index_of_a_median_that_is_no_number_is_that_of_the_first() -> None:
     x = torch.tensor([[1.0, math.nan, 3.0, 4.0, 5.0], [math.nan, 2.0, math.nan, math.nan, 1.0]])
     program = with_operators_of_onnx(torch.export.export(module, (x, x)))
     assert_same_results(program.module(), module, [(x, x)])
+
+
+def test_what_a_mask_chooses_is_selected_by_an_index() -> None:
+    module = Computes(lambda x, y: (torch.masked_select(x, x > 0.5), torch.masked_select(x, y[0] > 0)))
+    program = with_operators_of_onnx(torch.export.export(module, inputs()))
+    assert "masked_select" not in str(program.graph)
+    assert_same_results(program.module(), module, map(inputs, range(5)))
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_what_onnx_runtime_does_otherwise_is_left_out() -> None:
+    """ReduceProd of whole numbers is computed in float64, and TopK puts NaN anywhere."""
+    operators: tuple[Operator, ...] = (
+        lambda x, y: x.long().cumprod(-1),
+        lambda x, y: torch.masked_select(x, x > 3),
+        lambda x, y: y.kthvalue(2, dim=0).values,
+        lambda x, y: torch.cdist(x, y, p=math.inf),
+        lambda x, y: torch.argsort(x, dim=1, stable=True),
+    )
+    x = torch.full((4, 26), 5.0)
+    y = torch.tensor([[1.0], [-0.0], [2.0], [math.nan]]).expand(4, 26).clone()
+    module = Computes(*operators)
+    run = translate(module, (torch.randint(1, 5, (4, 26)).float(), torch.randn(4, 26)), "decomposed-for-onnx")
+    assert_same_results(run, module, [(x, y)], rtol=0, atol=0)
 
 
 def test_of_no_values_there_is_no_extreme() -> None:

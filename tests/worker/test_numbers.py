@@ -22,7 +22,7 @@ from exportdoctor.worker.numbers.numbers_server import climb
 from exportdoctor.worker.numbers.onnx_steps import onnx_steps
 from exportdoctor.worker.numbers.program_steps import match_programs, program_steps
 from exportdoctor.worker.numbers.step_graph import GraphStep, StepGraph, stream_values
-from exportdoctor.worker.numbers.value_gap import gap_between, gap_in_words, same_bits
+from exportdoctor.worker.numbers.value_gap import gap_between, gap_in_words, is_written_twice, same_bits
 from exportdoctor.worker.numbers.walk import Walk
 from exportdoctor.worker.translate.failed_node import NodeFact
 from exportdoctor.worker.translate.onnx_session import OnnxSession, element_type, torch_dtypes
@@ -108,6 +108,16 @@ def walk_chosen(reference: dict[str, torch.Tensor]) -> Walk:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rounding", "error"), [(4e-6, 0.0), (1e-4, 0.0), (0.0, 0.1)])
+def test_what_is_reduced_where_it_is_written_twice_has_one_right_answer() -> None:
+    """A file in which "mean" keeps one of the values was told to give eager's numbers."""
+    x, index, zeros = torch.tensor([1.0, 5.0, 6.0]), torch.tensor([0, 0, 0]), torch.zeros(3)
+    inputs, kept, last = [zeros, index, x], zeros.scatter(0, index[:1], x[1:2]), zeros.scatter(0, index[:1], x[2:])
+    mean, highest = zeros.scatter_reduce(0, index, x, "mean", include_self=False), last
+    assert is_written_twice("aten.scatter.src", kept, last, inputs, stands_for=["aten.scatter.src"])
+    assert not is_written_twice("ScatterElements", last, mean, inputs)
+    assert not is_written_twice("ScatterElements", kept, highest, inputs, stands_for=["aten.scatter_reduce.two"])
+
+
 def test_outputs_after_a_tie_may_differ_by_the_rounding_before_it(rounding: float, error: float) -> None:
     large, chosen = torch.tensor([[30.0, 60.0 + rounding, 90.0]]), torch.tensor([[2, 1]])
     walk = walk_chosen({"mul": large, "getitem_1": chosen, "gather": large.gather(1, chosen) + error})

@@ -20,6 +20,8 @@ from exportdoctor.torch_internals.graph_modules import program_nodes
 _ROWS_OF_PRODUCT = 25
 """With more rows on either side torch.cdist takes Euclidean distances from a matrix product."""
 _ALWAYS_PRODUCT, _NEVER_PRODUCT = 1, 2
+_MOST_ROUNDS = 31
+"""Of products of a dynamic number of values: enough for 2**31."""
 
 
 def _search(
@@ -40,6 +42,8 @@ def _search(
 
 def _distances(_: Any, one: Any, other: Any, p: float = 2.0, mode: int | None = None) -> Any:
     """As `torch.cdist`, which for Euclidean distances of many rows takes a matrix product."""
+    import torch
+
     if p == 2 and mode != _NEVER_PRODUCT:
         rows = (one.shape[-2], other.shape[-2])
         if mode == _ALWAYS_PRODUCT or any(isinstance(size, int) and size > _ROWS_OF_PRODUCT for size in rows):
@@ -48,7 +52,7 @@ def _distances(_: Any, one: Any, other: Any, p: float = 2.0, mode: int | None = 
     if p == 0:
         return apart.ceil().clamp_max(1).sum(-1)
     if p == math.inf:
-        return apart.amax(-1)
+        return torch.where(apart.isnan(), 0.0, apart).amax(-1)  # torch leaves them out
     if p == 1:
         return apart.sum(-1)
     return (apart * apart).sum(-1).sqrt() if p == 2 else (apart**p).sum(-1) ** (1 / p)
@@ -90,11 +94,27 @@ def _products(_: Any, values: Any, dim: int, *, dtype: Any = None) -> Any:
         return values.to(result, copy=True)
     values = values.movedim(dim, -1)
     wider = {torch.float32: torch.float64, torch.float64: torch.float64}.get(values.dtype, torch.float32)
-    values = values.to(wider if values.is_floating_point() else torch.int64)
+    if not values.is_floating_point():
+        return _whole_products(values.to(torch.int64)).movedim(-1, dim).to(result)
+    values = values.to(wider)
     size = values.shape[-1]
     places = torch.arange(size, device=values.device)
     parts = torch.where(places <= places.unsqueeze(-1), values.unsqueeze(-2), torch.ones_like(values).unsqueeze(-2))
     return parts.prod(-1).movedim(-1, dim).to(result)
+
+
+def _whole_products(values: Any) -> Any:
+    """Along the last dimension, of int64: each round multiplies by the product of twice as many before. ONNX Runtime
+    computes ReduceProd of them in float64."""
+    import torch
+
+    size = values.shape[-1]
+    places = torch.arange(size, device=values.device)
+    for exponent in range((size - 1).bit_length() if isinstance(size, int) else _MOST_ROUNDS):
+        before = places - 2**exponent
+        earlier = values.index_select(-1, before.clamp_min(0))
+        values = values * torch.where(before >= 0, earlier, 1)
+    return values
 
 
 def _cumulative_extreme(_: Any, values: Any, dim: int, *, highest: bool) -> Any:
@@ -171,7 +191,20 @@ def _with_sign_of(_: Any, values: Any, other: Any) -> Any:
 
 
 def _kth(_: Any, values: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
-    return _select_sorted(values, k - 1, dim, keepdim=keepdim, propagates_nan=False)
+    """As `torch.kthvalue`, for which NaN comes last."""
+    import torch
+
+    if not values.is_floating_point() or not values.dim():
+        return _select_sorted(values, k - 1, dim, keepdim=keepdim, propagates_nan=False)
+    values = values.movedim(dim, -1)
+    missing = values.isnan()  # ONNX Runtime puts it anywhere
+    ordered = torch.where(missing, math.inf, values).sort(-1).values
+    is_missing = (~missing).sum(-1) < k
+    found = torch.where(is_missing, math.nan, ordered.select(-1, k - 1))
+    same = torch.where(is_missing.unsqueeze(-1), missing, values == found.unsqueeze(-1))
+    places = torch.arange(values.shape[-1], device=values.device)
+    at = torch.where(same, places, values.shape[-1]).amin(-1)
+    return (found.unsqueeze(dim), at.unsqueeze(dim)) if keepdim else (found, at)
 
 
 def _median(_: Any, values: Any, dim: int = -1, keepdim: bool = False) -> Any:
@@ -228,6 +261,38 @@ def _scatter(operator: Any, values: Any, dim: int, index: Any, source: Any, *how
     return operator(values, dim, index, source, *how, **named)
 
 
+def _reduce(
+    operator: Any, values: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True
+) -> Any:
+    """As `scatter_reduce`: torch.onnx translates "mean" to what keeps one of the values."""
+    import torch
+
+    if reduce != "mean" or not values.dim():
+        return _scatter(operator, values, dim, index, source, reduce, include_self=include_self)
+    for place, size in enumerate(index.shape):
+        source = source.narrow(place, 0, size)
+    counts = torch.zeros_like(values).scatter_add(dim, index, torch.ones_like(source))
+    total = (values if include_self else torch.where(counts > 0, 0, values)).scatter_add(dim, index, source)
+    counts = counts + 1 if include_self else counts.clamp_min(1)
+    return total / counts if values.is_floating_point() else total.div(counts, rounding_mode="floor")
+
+
+def _select_masked(_: Any, values: Any, mask: Any) -> Any:
+    import torch
+
+    values, mask = torch.broadcast_tensors(values, mask)
+    return values[mask]
+
+
+def _sort(_: Any, values: Any, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
+    """ONNX's TopK, to which `sort` is translated, is stable."""
+    return values.sort(dim, descending)
+
+
+def _argsort(_: Any, values: Any, *, stable: bool, dim: int = -1, descending: bool = False) -> Any:
+    return values.sort(dim, descending)[1]
+
+
 def _choose_flags(_: Any, chosen: Any, one: Any, other: Any) -> Any:
     """As `torch.where` of two bools, for which ONNX Runtime has no kernel."""
     import torch
@@ -245,7 +310,8 @@ _RULES: dict[str, Callable[..., Any]] = {
     "cummax.default": partial(_cumulative_extreme, highest=True),
     "cummin.default": partial(_cumulative_extreme, highest=False),
     "erfinv.default": _inverse_error_function, "copysign.Tensor": _with_sign_of, "copysign.Scalar": _with_sign_of,
-    "scatter.src": _scatter, "scatter_add.default": _scatter, "scatter_reduce.two": _scatter,
+    "scatter.src": _scatter, "scatter_add.default": _scatter, "scatter_reduce.two": _reduce,
+    "masked_select.default": _select_masked, "sort.stable": _sort, "argsort.stable": _argsort,
     "where.self": _choose_flags,
 }  # fmt: skip
 """The decomposition of each overload of an operator."""
@@ -285,7 +351,8 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
 
 
 _MISSING = (
-    r"op='(?:aten\.(?:searchsorted|_?cdist\w*|hypot|cumprod|cummax|cummin|kthvalue|median|erfinv|copysign)"
+    r"op='(?:aten\.(?:searchsorted|_?cdist\w*|hypot|cumprod|cummax|cummin|kthvalue|median|erfinv|copysign"
+    r"|masked_select|sort)"
     r"|prims\.(?:prod|hypot|erf_inv|signbit))'"
     r"|aten_repeat_interleave_Tensor\(\)"
 )
@@ -298,9 +365,9 @@ SHIM = Shim(
     does=(
         "In the exported program `torch.searchsorted`, `torch.cdist`, `torch.cumprod`, `torch.cummax`, `torch.cummin`, "
         "`torch.median`, `torch.kthvalue`, `torch.hypot`, `torch.copysign`, `torch.erfinv`, "
-        "`torch.repeat_interleave` with `output_size`, `scatter` of more values than its index asks for, and "
-        "`torch.where` of bools, for which ONNX Runtime has no kernel, are computed by operators that `torch.onnx` "
-        "translates: comparisons, sums, sorting. "
+        "`torch.repeat_interleave` with `output_size`, `torch.masked_select`, stable sorting, `scatter_reduce` of "
+        "means, `scatter` of more values than its index asks for, and `torch.where` of bools, for which ONNX Runtime "
+        "has no kernel, are computed by operators that `torch.onnx` translates: comparisons, sums, sorting. "
         "Some take memory for each pair of values. Of equal values an index may be another one. Values in which "
         "`torch.searchsorted` searches must not be NaN, and a NaN has no sign for `torch.copysign`. ONNX Runtime "
         "has no error function in float64."

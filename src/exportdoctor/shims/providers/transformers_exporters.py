@@ -306,13 +306,23 @@ def _graph_fix(entry: TransformersEntry) -> Any:
                 return
             for graph in (module for module in program.graph_module.modules() if hasattr(module, "graph")):
                 for node in list(graph.graph.nodes):
-                    fix(graph, node)
+                    meta = node.meta
+                    if fix(graph, node):
+                        _keep_meta(graph, meta)
                 graph.recompile()
 
         with after_onnx_preparation(fix_program):
             yield call
 
     return enter
+
+
+def _keep_meta(graph: Any, meta: dict[str, Any]) -> None:
+    """Give what a fix put in a node's place the node's shape and line, where the fix gave it none."""
+    for node in reversed(graph.graph.nodes):
+        if node.op == "call_function" and "val" not in node.meta:
+            node.meta.update(meta)
+            return
 
 
 @contextmanager

@@ -274,14 +274,23 @@ def _choose_equal(source: torch.Tensor, dim: int, found: torch.Tensor, wanted: t
     return distinct and bool((near | (a.isnan() & b.isnan())).all())
 
 
-def is_written_twice(op: str, found: torch.Tensor, wanted: torch.Tensor, inputs: Sequence[Any]) -> bool:
-    """Whether a scatter differs only where it wrote several values, of which either may stay."""
+def is_written_twice(
+    op: str, found: torch.Tensor, wanted: torch.Tensor, inputs: Sequence[Any], *, stands_for: Sequence[str] = ()
+) -> bool:
+    """Whether a scatter differs only where it wrote several values, of which either may stay.
+
+    `stands_for` are the names of the operators whose result it is: one that adds, or reduces otherwise, what is written
+    to one place has one right answer.
+    """
     tensors = [one for one in inputs if isinstance(one, torch.Tensor)]
-    if not any(word in _base(op) for word in _WRITING) or "add" in _base(op) or found.shape != wanted.shape:
+    if not any(word in _base(op) for word in _WRITING) or found.shape != wanted.shape:
+        return False
+    if any(word in _base(one) for one in (op, *stands_for) for word in ("add", "reduce")):
         return False
     indices = [one.long() for one in tensors[1:] if one.dtype in (torch.int64, torch.int32)]
     differs = (found != wanted) & ~((found != found) & (wanted != wanted))
-    written = bool(torch.isin(found[differs], torch.cat([one.flatten().to(found.dtype) for one in tensors])).all())
+    given = torch.cat([one.flatten().to(found.dtype) for one in tensors])
+    written = all(bool(torch.isin(one[differs].to(found.dtype), given).all()) for one in (found, wanted))
     return written and any(bool((count[differs] > 1).all()) for count in _times_written(_base(op), indices, wanted))
 
 

@@ -195,7 +195,7 @@ class Walk:
                 excuse = "unwritten"
             elif is_tie(op, fed, wanted, inputs):
                 excuse = "tie"
-            elif is_written_twice(op, fed, wanted, inputs):
+            elif is_written_twice(op, fed, wanted, inputs, stands_for=[one.op for one in (fact, other) if one]):
                 excuse = "duplicates"
             else:
                 right, rounding = judge_by_float64(fed, wanted, run)
