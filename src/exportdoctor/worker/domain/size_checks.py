@@ -25,7 +25,7 @@ from exportdoctor.torch_internals.shape_env import sources_by_symbol
 from exportdoctor.worker.describe.guard_origin import Guard, GuardLog
 from exportdoctor.worker.domain.check_numbers import CheckNumbers, numbers_in
 from exportdoctor.worker.domain.condition_text import condition_text
-from exportdoctor.worker.domain.size_axes import is_plain, put_in, solve_linear
+from exportdoctor.worker.domain.size_axes import put_in, solve_linear
 from exportdoctor.worker.domain.sized_inputs import Place, SizedInputs
 from exportdoctor.worker.translate.failed_node import fx_fact, user_frame
 
@@ -155,7 +155,7 @@ class SizeChecks:
             if len(free) == 1:
                 solved = solve_linear(put_in(expr, values), next(iter(free)), size)
                 violated = solved is None or solved.denominator > 1
-                if violated and solved is not None and not is_plain(self._name(name)):
+                if violated and solved is not None:
                     yield from self._violated_range(place, self._name(name), expr, size)
                     continue  # of a derived Dim torch rounds what the other would be, and checks the range alone
                 if solved is not None and not violated:
