@@ -269,8 +269,8 @@ RELATIONS = _mode(
     enter=_where_dynamic(_option(suggested_fixes="relations")),
     does=("When torch rejects the dynamic shapes and suggests bounds or a relation between dimensions, they are used."),
     precondition=(
-        "sizes satisfy the bounds and relations that torch suggested; the program asserts them, but not that a size is a "
-        "multiple of a number"
+        "sizes satisfy the bounds and relations that torch suggested; the program asserts them, but not that a size "
+        "is a multiple of a number"
     ),
     cures=(Cure(message="Suggested fixes:"),),
     rank=20,
