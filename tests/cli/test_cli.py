@@ -787,3 +787,11 @@ def test_a_limit_is_a_finite_number(number: str, capsys: pytest.CaptureFixture[s
     ):
         assert run([*words, number]) == ExitCode.USAGE
         assert words[-1] in capsys.readouterr().err
+
+
+def test_a_file_whose_name_begins_with_a_dash_gets_a_folder() -> None:
+    """The command that a scan suggested took it for an option."""
+    from exportdoctor.cli.options import TargetType
+
+    assert TargetType().convert("-net.py:build", None, None) == "./-net.py:build"
+    assert TargetType().convert("net.py:build", None, None) == "net.py:build"

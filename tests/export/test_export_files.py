@@ -660,3 +660,17 @@ def test_a_users_shim_is_found_by_the_commands_that_the_scan_prints(tmp_path: Pa
     assert "shims   none\n" in failed.stdout
     assert "model.pt2 was there before" in failed.stdout
     assert (tmp_path / "model.pt2").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_a_state_that_is_no_cache_of_keys_and_values_is_no_pair(tmp_path: Path) -> None:
+    """It ended as a bug of exportdoctor's."""
+    from transformers import MambaConfig
+
+    MambaConfig(
+        vocab_size=64, hidden_size=16, num_hidden_layers=2, state_size=4, architectures=["MambaForCausalLM"]
+    ).save_pretrained(tmp_path / "mamba")
+    options = ("--to", "pt2", "--with-cache", "--weights", "random", "--shims", "none", "-q")
+    done = command(str(tmp_path / "mamba"), *options, folder=tmp_path)
+    assert done.returncode == 3
+    assert "MambaForCausalLM carries other state from call to call than keys and values" in done.stderr

@@ -37,6 +37,16 @@ class ImageSizeType(click.ParamType[tuple[int, int]]):
         return size
 
 
+class TargetType(click.ParamType[str]):
+    """A model, file or program. One that begins with a dash gets a folder, or a command that names it has an option."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The same, with a folder where it begins with a dash."""
+        return f"./{value}" if str(value).startswith("-") else str(value)
+
+
 class DeviceType(click.ParamType[str]):
     """`auto`, `cpu`, `cuda`, or one GPU by its number."""
 

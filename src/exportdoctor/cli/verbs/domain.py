@@ -18,6 +18,7 @@ from exportdoctor.cli.options import (
     PART,
     QUIET,
     FiniteRange,
+    TargetType,
     absolute_inputs,
 )
 from exportdoctor.cli.part_request import (
@@ -41,7 +42,7 @@ from exportdoctor.report.result_tables import render_domain
 
 
 @click.command(context_settings=CONTEXT)
-@click.argument("target", metavar="TARGET|FILE.pt2", shell_complete=complete_targets)
+@click.argument("target", type=TargetType(), metavar="TARGET|FILE.pt2", shell_complete=complete_targets)
 @click.option("--against", metavar="FILE", help="An .onnx or .pt2 file of the part that is tried too, whoever made it.")
 @PART
 @SHIMS

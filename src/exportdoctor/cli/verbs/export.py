@@ -14,7 +14,17 @@ import msgspec
 
 from exportdoctor.cli.complete_words import complete_parts, complete_shims, complete_targets
 from exportdoctor.cli.error_output import print_line
-from exportdoctor.cli.options import CONTEXT, DEVICE, DTYPE, IMAGE_SIZE, INPUTS, QUIET, STATIC, absolute_inputs
+from exportdoctor.cli.options import (
+    CONTEXT,
+    DEVICE,
+    DTYPE,
+    IMAGE_SIZE,
+    INPUTS,
+    QUIET,
+    STATIC,
+    TargetType,
+    absolute_inputs,
+)
 from exportdoctor.cli.packages import require_packages
 from exportdoctor.cli.part_request import WEIGHTS_OF_VALUES
 from exportdoctor.cli.python_option import PYTHON
@@ -83,7 +93,7 @@ class ExportArguments:
 
 
 @click.command(context_settings=CONTEXT)
-@click.argument("target", shell_complete=complete_targets)
+@click.argument("target", type=TargetType(), shell_complete=complete_targets)
 @click.option("--to", type=click.Choice(["pt2", "onnx"]), required=True, help="File format.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="File to write. Default: PART.SUFFIX."

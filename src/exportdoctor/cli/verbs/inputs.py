@@ -8,7 +8,7 @@ import click
 
 from exportdoctor.cli.complete_words import complete_targets
 from exportdoctor.cli.error_output import print_line
-from exportdoctor.cli.options import CONTEXT, IMAGE_SIZE, PART, STATIC
+from exportdoctor.cli.options import CONTEXT, IMAGE_SIZE, PART, STATIC, TargetType
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import write_out
@@ -20,7 +20,7 @@ from exportdoctor.process.supervise import build_limits
 
 
 @click.command(context_settings=CONTEXT)
-@click.argument("target", shell_complete=complete_targets)
+@click.argument("target", type=TargetType(), shell_complete=complete_targets)
 @PART
 @IMAGE_SIZE
 @STATIC

@@ -19,6 +19,7 @@ from exportdoctor.cli.options import (
     QUIET,
     STATIC,
     FiniteRange,
+    TargetType,
     absolute_inputs,
 )
 from exportdoctor.cli.packages import require_packages
@@ -42,7 +43,7 @@ from exportdoctor.report.result_tables import render_ladder
 
 
 @click.command(context_settings=CONTEXT)
-@click.argument("target", shell_complete=complete_targets)
+@click.argument("target", type=TargetType(), shell_complete=complete_targets)
 @click.option("--against", metavar="FILE", help="An .onnx or .pt2 file to compare with, whoever made it.")
 @PART
 @SHIMS

@@ -6,7 +6,7 @@ import click
 
 from exportdoctor.cli.answers import PartRow
 from exportdoctor.cli.complete_words import complete_targets
-from exportdoctor.cli.options import CONTEXT, JSON
+from exportdoctor.cli.options import CONTEXT, JSON, TargetType
 from exportdoctor.cli.terminal import write_out
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import ExitCode
@@ -15,7 +15,7 @@ from exportdoctor.report.wording import part_line
 
 
 @click.command(context_settings=CONTEXT)
-@click.argument("target", shell_complete=complete_targets)
+@click.argument("target", type=TargetType(), shell_complete=complete_targets)
 @JSON
 def parts(target: str, as_json: bool) -> int:
     """List the parts of TARGET: each is exported by itself. `scan --part P` chooses one."""

@@ -24,6 +24,7 @@ from exportdoctor.cli.options import (
     STATIC,
     WEIGHTS,
     OutFolderType,
+    TargetType,
     absolute_inputs,
 )
 from exportdoctor.cli.packages import PACKAGES_OF, require_packages
@@ -118,7 +119,7 @@ class ScanCommand(click.Command):
 
 
 @click.command(cls=ScanCommand, context_settings=CONTEXT)
-@click.argument("target", required=False, shell_complete=complete_targets)
+@click.argument("target", type=TargetType(), required=False, shell_complete=complete_targets)
 @PARTS
 @SCAN_DEVICE
 @DTYPE

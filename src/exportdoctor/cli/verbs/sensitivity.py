@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from exportdoctor.cli.complete_words import complete_targets
-from exportdoctor.cli.options import CONTEXT, DEVICE, IMAGE_SIZE, INPUTS, PART, QUIET, absolute_inputs
+from exportdoctor.cli.options import CONTEXT, DEVICE, IMAGE_SIZE, INPUTS, PART, QUIET, TargetType, absolute_inputs
 from exportdoctor.cli.packages import require_packages
 from exportdoctor.cli.part_request import (
     FORM,
@@ -56,7 +56,7 @@ class BudgetType(click.ParamType[float]):
 
 
 @click.command(context_settings=CONTEXT)
-@click.argument("target", metavar="TARGET|FILE.onnx", shell_complete=complete_targets)
+@click.argument("target", type=TargetType(), metavar="TARGET|FILE.onnx", shell_complete=complete_targets)
 @click.option("--to", type=click.Choice(get_args(Lowering)), required=True, help="The precision.")
 @click.option(
     "--engine", type=click.Choice(get_args(Engine)), default="onnxruntime", show_default=True,

@@ -22,6 +22,7 @@ from exportdoctor.cli.options import (
     STATIC,
     WEIGHTS,
     FiniteRange,
+    TargetType,
     absolute_inputs,
 )
 from exportdoctor.cli.python_option import PYTHON
@@ -102,7 +103,7 @@ def show_shim(name: str, files: tuple[str, ...], as_json: bool) -> int:
 
 @shims.command("try", short_help="Export a model without and with shims.")
 @click.argument("name", metavar="ID[+ID...]", shell_complete=complete_shims)
-@click.argument("target", shell_complete=complete_targets)
+@click.argument("target", type=TargetType(), shell_complete=complete_targets)
 @PARTS
 @scan_option("exporter")
 @WEIGHTS

@@ -35,6 +35,14 @@ def tensors_of(cache: Any) -> list[torch.Tensor]:
     return [tensor for pair in pairs for tensor in pair]
 
 
+def holds_other_state(value: Any) -> bool:
+    """Whether it is a DynamicCache of more than keys and values: layers of state space models hold states."""
+    from transformers.cache_utils import DynamicCache
+
+    layers = getattr(value, "layers", ()) if isinstance(value, DynamicCache) else ()
+    return not all(hasattr(layer, "keys") for layer in layers)
+
+
 def cache_from(tensors: Sequence[torch.Tensor]) -> Any:
     """A DynamicCache that holds these tensors themselves: nothing is copied, no op is traced."""
     from transformers.cache_utils import DynamicCache

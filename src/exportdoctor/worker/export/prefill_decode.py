@@ -18,7 +18,7 @@ from exportdoctor.targets import BuiltPart, BuiltTarget
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import restore_afterwards
 from exportdoctor.targets.parts.decode import CACHE_INPUTS
-from exportdoctor.targets.parts.dynamic_cache import cache_from, registered_cache
+from exportdoctor.targets.parts.dynamic_cache import cache_from, holds_other_state, registered_cache
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, failed_run, tensors_in
 
 Step = Callable[[dict[str, Any]], list[torch.Tensor]]
@@ -40,6 +40,11 @@ def prefill_decode_pair(part: BuiltPart, built: BuiltTarget) -> tuple[BuiltPart,
         prepare=lambda: _both(part.prepare(), registered_cache()),
     )
     decode = built.part("decode")
+    if any(map(holds_other_state, decode.kwargs.values())):
+        raise UsageError(
+            f"{type(part.module).__name__} carries other state from call to call than keys and values",
+            hint="Export --part prefill and --part decode, each by itself",
+        )
     return prefill, _taking_positions(decode) if has_pictures(part, decode) else decode
 
 
