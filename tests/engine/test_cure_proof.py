@@ -16,6 +16,7 @@ from exportdoctor.core.records.outcome import Agreement, Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.engine.cure.catalogue import ShimCatalogue
 from exportdoctor.engine.cure.prescription import proof_of_rows
+from exportdoctor.report.wording.export import unloadable_file
 from exportdoctor.shims import ExportCall, apply_shims, export_program, find
 from exportdoctor.worker.attempt.fixed_axes import find_fixed_axes
 
@@ -103,6 +104,28 @@ def test_of_two_that_are_equally_sound_the_one_that_refuses_fewer_inputs_comes_f
     assert found is not None
     assert found.shims == ("none",)
     assert [one.shims for one in found.alternatives] == [("one",), ("two",)]
+
+
+@pytest.mark.parametrize("other", ["signature", "precondition", "specialised"])
+@pytest.mark.parametrize("alternatives", [True, False])
+def test_a_program_of_which_a_file_can_be_written_comes_first(other: str, alternatives: bool) -> None:
+    """Story: the search ended at a shim whose program could not be saved, and the report had no command."""
+    shims = (shim("a", 1, soundness="exact"), shim("b", 1, soundness=other))
+    kept = msgspec.structs.replace(RIGHT[0], note=unloadable_file("AssertionError: vr must not be None"))
+
+    def numbers(names: frozenset[str]) -> tuple[Agreement, ...]:
+        return (kept, *RIGHT[1:]) if "a" in names else RIGHT
+
+    found = run_search(failing_part(1, {"a": 1, "b": 1}, numbers), shims, alternatives=alternatives).prescription
+    assert found is not None
+    assert found.shims == ("b",)
+    assert {one.why for one in found.alternatives} <= {"no file of its program can be written"}
+    alone = run_search(failing_part(1, {"a": 1}, numbers), shims).prescription
+    assert alone is not None
+    assert alone.shims == ("a",)
+    file = run_search(failing_part(1, {"a": 1, "b": 1}, numbers), shims, goal="onnx").prescription
+    assert file is not None
+    assert file.shims == ("a",)  # an ONNX file is another
 
 
 def test_an_alternative_is_called_equally_sound_only_if_it_fixes_the_same_sizes() -> None:

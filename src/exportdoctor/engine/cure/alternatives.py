@@ -16,7 +16,7 @@ from typing import Protocol
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.engine.cure.catalogue import Ids, ShimCatalogue
-from exportdoctor.engine.cure.trial import CuringSet, ShimTrial
+from exportdoctor.engine.cure.trial import CuringSet, ShimTrial, has_no_file
 from exportdoctor.engine.probe_driver import Lookahead, Prefetch, ProbeSteps
 from exportdoctor.shims import Shim
 
@@ -48,13 +48,23 @@ class Prober(Protocol):
 
 
 class AlternativeSearch:
-    """Exchanges shims of `best`. `tried` are the trials so far, to which the prober adds its own."""
+    """Exchanges shims of `best`. `tried` are the trials so far, to which the prober adds its own. With `of_files`, a
+    program that can be written to a file comes before one that cannot."""
 
-    def __init__(self, best: CuringSet, catalogue: ShimCatalogue, tried: list[ShimTrial], prober: Prober) -> None:
+    def __init__(
+        self,
+        best: CuringSet,
+        catalogue: ShimCatalogue,
+        tried: list[ShimTrial],
+        prober: Prober,
+        *,
+        of_files: bool = True,
+    ) -> None:
         self._best = best
         self._catalogue = catalogue
         self._tried = tried
         self._prober = prober
+        self._of_files = of_files
         self._found = [best]
         self._turns = deque(self._exchanges())
         self._behind: set[str] = set()  # new shims that do not cure in the smallest set in which they may lead
@@ -62,9 +72,9 @@ class AlternativeSearch:
         self._may_fail_once = True
 
     def steps(self) -> ProbeSteps[tuple[CuringSet, ...]]:
-        """`best` and what was found beside it, the soundest first, then those that are right in any memory layout, then
-        those that fix the fewest sizes, then those that refuse the fewest drawn inputs, then the smallest, then the
-        first that was found.
+        """`best` and what was found beside it: those of which a file can be written first, then the soundest, then
+        those that are right in any memory layout, then those that fix the fewest sizes, then those that refuse the
+        fewest drawn inputs, then the smallest, then the first that was found.
 
         Those that could come before the best are asked first, then the first sets side by side.
         """
@@ -195,9 +205,10 @@ class AlternativeSearch:
 
     # --- their order
 
-    def _shown_place(self, cured: CuringSet) -> tuple[int, bool, int, int, int]:
+    def _shown_place(self, cured: CuringSet) -> tuple[bool, int, bool, int, int, int]:
         outcome = cured.outcome
         return (
+            self._of_files and has_no_file(outcome),
             self._catalogue.shown_rank(cured.shims, outcome),
             outcome.wrong_layout is not None,
             len(outcome.fixed or ()),
@@ -211,7 +222,7 @@ class AlternativeSearch:
 
     def _would_lead(self, shims: Ids) -> bool:
         """Whether it would come before all that are proved, if it fixed no size and its proof refused nothing."""
-        return (self._catalogue.rank(shims), False, 0, 0, len(shims)) < self._shown_place(self._leader())
+        return (False, self._catalogue.rank(shims), False, 0, 0, len(shims)) < self._shown_place(self._leader())
 
     def _probe(self, shims: Ids) -> Probe:
         return self._prober.probe_of(shims, proved=self._would_lead(shims))

@@ -22,7 +22,7 @@ from exportdoctor.shims.rules.hoisting import hoist
 Ids = tuple[str, ...]
 _EQUALITY = re.compile(r"^(?!.*%).*==", re.M)
 """In what a program raises: a guard that may leave one size. One on a remainder leaves many."""
-_PRECONDITION, _SPECIALISED = SOUNDNESS.index("precondition"), SOUNDNESS.index("specialised")
+_PRECONDITION, SPECIALISED = SOUNDNESS.index("precondition"), SOUNDNESS.index("specialised")
 Chain = tuple[tuple[str, Outcome], ...]
 """Each shim of a set with the failure for which it was added."""
 
@@ -83,22 +83,18 @@ class ShimCatalogue:
         A precondition says which inputs are refused, so it stays.
         """
         rank = self.rank(names)
-        if rank == _SPECIALISED and _fixes_nothing(outcome):
+        if rank == SPECIALISED and _fixes_nothing(outcome):
             rank = max(self.rank(tuple(name for name in names if name not in MAY_FIX)), _PRECONDITION)
         found = (self._find(name) for name in names)
         names_a_condition = any(shim is not None and shim.soundness == "precondition" for shim in found)
         rank = max(rank, _PRECONDITION) if outcome.wrong_layout is not None else rank
         if names_a_condition or not outcome.refused_sets:
             return rank
-        return max(rank, _SPECIALISED if outcome.fixes_inputs else _PRECONDITION)
+        return max(rank, SPECIALISED if outcome.fixes_inputs else _PRECONDITION)
 
     def shown_soundness(self, names: Ids, outcome: Outcome) -> str:
         """The soundness of a set after its proof."""
         return SOUNDNESS[self.shown_rank(names, outcome)]
-
-    def is_sound(self, names: Ids, outcome: Outcome) -> bool:
-        """Whether, after its proof, it fixes no size or value, leaves no custom op and silences no check."""
-        return self.shown_rank(names, outcome) < _SPECIALISED
 
     def clashes(self, shim: Shim, names: Ids) -> bool:
         """Whether it must not be applied together with one of these."""

@@ -10,7 +10,7 @@ import msgspec
 from exportdoctor.core.records.outcome import OF_OTHER_SIZES, Agreement, Ground
 from exportdoctor.core.run.report import Alternative, Prescription, Proof
 from exportdoctor.engine.cure.catalogue import ShimCatalogue
-from exportdoctor.engine.cure.trial import CuringSet
+from exportdoctor.engine.cure.trial import CuringSet, has_no_file
 from exportdoctor.report.wording.shim_tries import (
     STRUCTURE_ALONE,
     layout_condition,
@@ -81,6 +81,10 @@ def _alternative(cured: CuringSet, best: CuringSet, catalogue: ShimCatalogue) ->
             > catalogue.shown_rank(best.shims, best.outcome),
             more=sorted(mine - others) if known else (),
             fewer=sorted(others - mine) if known else (),
+            file=has_no_file(best.outcome) or not has_no_file(cured.outcome),
+            conditions=all(
+                catalogue.shown_soundness(one.shims, one.outcome) == "precondition" for one in (cured, best)
+            ),
         ),
         proof=shown if cured.proved else None,
         compared=None if cured.proved else shown,

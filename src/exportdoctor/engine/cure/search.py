@@ -22,7 +22,7 @@ from exportdoctor.core.records.outcome import Failure, Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run.report import Prescription
 from exportdoctor.engine.cure.alternatives import AlternativeSearch
-from exportdoctor.engine.cure.catalogue import CandidateQueue, Chain, Ids, ShimCatalogue, ShimSet
+from exportdoctor.engine.cure.catalogue import SPECIALISED, CandidateQueue, Chain, Ids, ShimCatalogue, ShimSet
 from exportdoctor.engine.cure.prescription import prescription_of
 from exportdoctor.engine.cure.trial import (
     SEARCHED_STAGES,
@@ -30,6 +30,7 @@ from exportdoctor.engine.cure.trial import (
     SearchTarget,
     ShimTrial,
     failure_of_numbers,
+    has_no_file,
     is_later_failure,
 )
 from exportdoctor.engine.probe_driver import Lookahead, Prefetch, ProbeSteps
@@ -110,9 +111,10 @@ class CureSearch:
         self.cures = (found,)
         if found.outcome.numbers:
             yield Prefetch(((large if large.values else target).ground,))
-        if target.values and (self.alternatives or not self._catalogue.is_sound(found.shims, found.outcome)):
+        if target.values and (self.alternatives or self._rank(found) >= SPECIALISED):
             prober = _TargetProber(self, target, large)
-            self.cures = yield from AlternativeSearch(found, self._catalogue, self.trials, prober).steps()
+            others = AlternativeSearch(found, self._catalogue, self.trials, prober, of_files=self.goal == "export")
+            self.cures = yield from others.steps()
         if small is not None:
             self.cures = yield from self._confirm(large, small, self.cures)
         yield Lookahead(self.root.part)
@@ -313,7 +315,12 @@ class CureSearch:
         return found
 
     def _rank(self, cured: CuringSet) -> int:
-        return self._catalogue.shown_rank(cured.shims, cured.outcome)
+        """One of which no file can be written counts as one that fixes values, where a file is what is asked for."""
+        rank = self._catalogue.shown_rank(cured.shims, cured.outcome)
+        return max(rank, SPECIALISED) if self._lacks_file(cured) else rank
+
+    def _lacks_file(self, cured: CuringSet) -> bool:
+        return self.goal == "export" and has_no_file(cured.outcome)
 
     def _confirm_ahead(self, cured: CuringSet | None, confirm: ConfirmingProbe | None) -> Lookahead:
         """What may be needed next is what confirms this set, and nothing else that was begun ahead."""

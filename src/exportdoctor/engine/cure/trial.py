@@ -14,7 +14,7 @@ from exportdoctor.core.failure.messages import LEAKED_CONSTANT
 from exportdoctor.core.records.outcome import Agreement, ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.engine.cure.catalogue import Chain, Ids
-from exportdoctor.report.wording.export import numbers_of_pass_differ
+from exportdoctor.report.wording.export import numbers_of_pass_differ, says_unloadable
 
 SEARCHED_STAGES = {"export": "export", "decompose": "decomposed", "translate": "onnx", "load": "ort", "run": "ort"}
 """The stages of failures for which shims are searched, each with how far the program has to get."""
@@ -83,6 +83,11 @@ class CuringSet:
     def failure_of(self, shim: str) -> Outcome:
         """The failure for which this shim was added."""
         return dict(self.chain)[shim]
+
+
+def has_no_file(outcome: Outcome) -> bool:
+    """Whether it was seen that no file of the program can be written or loaded."""
+    return any(map(says_unloadable, (row.note for row in outcome.numbers)))
 
 
 def failure_of_numbers(outcome: Outcome) -> Outcome | None:

@@ -191,19 +191,28 @@ def _first_error(outcome: Outcome) -> str:
 
 
 def not_chosen_note(
-    shims: Sequence[str], best: Sequence[str], *, less_sound: bool, more: Sequence[str] = (), fewer: Sequence[str] = ()
+    shims: Sequence[str],
+    best: Sequence[str],
+    *,
+    less_sound: bool,
+    more: Sequence[str] = (),
+    fewer: Sequence[str] = (),
+    file: bool = True,
+    conditions: bool = False,
 ) -> str:
     """Why a set of shims that works as well as `best` was not chosen; the sizes that it fixes beyond those that `best`
-    fixes, and those that it does not."""
+    fixes, and those that it does not. Without `file` none of its program can be written. `conditions`: each of the two
+    has one."""
+    if not file:
+        return "no file of its program can be written"
     if less_sound:
         return "less sound"
     if more:
         return f"also fixes {_in_quotes(more)}"
     if fewer:
         return f"leaves {_in_quotes(fewer)} dynamic"
-    if len(shims) > len(best):
-        return f"equally sound, but needs {len(shims)} shims"
-    return "equally sound"
+    sound = "under a condition as well" if conditions else "equally sound"
+    return f"{sound}, but needs {len(shims)} shims" if len(shims) > len(best) else sound
 
 
 def _in_quotes(names: Sequence[str]) -> str:
