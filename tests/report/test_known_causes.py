@@ -300,6 +300,32 @@ def test_an_example_of_size_one_is_what_to_change(factory: str, tmp_path: Path) 
     assert "the code works only for" not in why(finding)
 
 
+PICTURE = """
+import torch
+from torch.export import Dim
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = torch.nn.Conv2d(3, 4, 3, 2, 1), torch.nn.Conv2d(4, 4, 3, 2, 1)
+
+    def forward(self, image):
+        return self.two(self.one(image).relu())
+
+def build():
+    return Net().eval(), (torch.randn(1, 3, 16, 8),), {}, {"image": {0: Dim("batch"), 2: 4 * Dim("h")}}
+"""
+
+
+@pytest.mark.slow
+def test_no_guard_is_blamed_for_an_example_of_size_one(tmp_path: Path) -> None:
+    """Story: a convolution was blamed, for one dimension was called `h`, and the other `batch` has that letter."""
+    (tmp_path / "picture.py").write_text(PICTURE)
+    (finding,) = scan_file(tmp_path / "picture.py").findings
+    assert (finding.guard, finding.module) == (None, "")
+    assert next_step(finding).startswith("Give an example of size 2 or more in that dimension")
+
+
 @pytest.mark.slow
 def test_a_flag_of_sizes_is_advised_with_the_sizes_that_torch_does_not_refuse(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(ONE)

@@ -29,6 +29,7 @@ from exportdoctor.worker.describe.module_stack import running_modules
 from exportdoctor.worker.describe.symbol_origins import frames_of_attempt, user_frame_of
 
 _KEPT = 20_000
+_CONSTANT = re.compile(r"your code specialized it to be a constant \((\d+)\)")
 _QUOTED = re.compile(r"satisfy the generated guard (.+)\.$", re.MULTILINE)
 _SAME = {"==": ("==",), "!=": ("!=",), **dict.fromkeys(("<=", ">="), ("<=", ">=")), **dict.fromkeys("<>", ("<", ">"))}
 """How torch may write a relation."""
@@ -83,7 +84,9 @@ class GuardLog:
         for env in dict.fromkeys(guard.env for guard in reversed(self.made)):
             made, mentioned = [guard for guard in self.made if guard.env is env], _symbols_in(env, statement)
             mine = [guard for guard in made if guard.frame is not None]
-            found = _to_blame(mine, mentioned, statement) or _only_one(mine, env, statement)
+            found = _to_blame(mine, mentioned, statement)
+            if found is None and (mentioned or not _is_of_small_example(statement)):
+                found = _only_one(mine, env, statement)
             found = found or _to_blame(made, mentioned, statement)  # a module of torch has no line of a user
             if found is not None:
                 return found
@@ -122,14 +125,20 @@ def _statement(error: BaseException) -> str | None:
     return statement(text) if violated else None
 
 
+def _is_of_small_example(statement: str) -> bool:
+    """Whether it is about sizes of zero or one alone: torch makes no symbol of them, so that no guard is about them."""
+    fixed = _CONSTANT.findall(statement)
+    return bool(fixed) and {*fixed} <= {"0", "1"} and "generated guard" not in statement
+
+
 def _symbols_in(env: Any, statement: str) -> list[sympy.Basic]:
     """The symbols whose dimension the message names."""
     dims = dim_names_by_source(env)
     found: list[sympy.Basic] = []
     for symbol, sources in sources_by_symbol(env).items():
         for name in sources:
-            dim = dims.get(name)
-            if name in statement or (dim and re.search(rf"\b{re.escape(dim)}\b", statement)):
+            named = [name, *filter(None, [dims.get(name)])]  # a source of a derived dimension is its name, such as `h`
+            if any(re.search(rf"(?<!\w){re.escape(one)}(?!\w)", statement) for one in named):
                 found.append(symbol)
                 break
     return found
