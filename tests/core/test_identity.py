@@ -254,6 +254,21 @@ def test_a_message_ends_where_torch_begins_to_advise() -> None:
     assert statement("all\n\nUser Stack (most recent call last):\n  File") == "all"
 
 
+REFUSES = "  - Not all values of {0} = {1} in the specified range{2} satisfy the generated guard {3}.\n"
+RANGE = (
+    'Constraints violated (points)! For more information, run with TORCH_LOGS="+dynamic".\n'
+    + REFUSES.format("points", "L['x'].size()[1]", "", "L['x'].size()[1] != 4")
+    + REFUSES.format("points", "L['x'].size()[1]", " 4 <= s", "L['x'].size()[1] != 5")
+    + REFUSES.format("rows", "L['y'].size()[1]", "", "L['y'].size()[1] // 2 != 9")
+    + "Suggested fixes:\n  points = Dim('points', min=4, max=64)\n  rows = Dim('rows', max=9)\n\nThe error"
+)
+
+
+def test_a_suggested_end_that_another_guard_refuses_is_moved() -> None:
+    """torch suggests `min=4` beside a guard that four is refused by, and raises the same again."""
+    assert suggested_fixes(RANGE) == ["points = Dim('points', min=6, max=64)", "rows = Dim('rows', max=9)"]
+
+
 def test_the_first_line_of_a_message() -> None:
     assert first_line("\n  one two \nthree") == "one two"
     assert first_line(ValueError("one two"), 7) == "one two"

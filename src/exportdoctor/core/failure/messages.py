@@ -140,9 +140,24 @@ _FIXES_SIZE = re.compile(r"specialized it to be a constant|satisfy the generated
 
 
 def suggested_fixes(message: str) -> list[str]:
-    """The lines `name = value` that torch proposes for the dynamic shapes."""
+    """The lines `name = value` that torch proposes for the dynamic shapes, without ends that another guard refuses."""
     block = message.partition(_FIXES)[2].strip().split("\n\n")[0]
-    return [line.strip() for line in block.splitlines() if " = " in line]
+    return [_without_refused_ends(line.strip(), message) for line in block.splitlines() if " = " in line]
+
+
+def _without_refused_ends(line: str, message: str) -> str:
+    """torch suggests `min=4` beside a guard `size != 4`, and refuses its own suggestion."""
+    name = re.escape(line.partition(" = ")[0])
+    unlike = rf"Not all values of {name} = (\S+) in the specified range[^\n]* satisfy the generated guard \1 != (\d+)\."
+    refused = {int(found[2]) for found in re.finditer(unlike, message)}
+
+    def moved(end: re.Match[str]) -> str:
+        size, step = int(end[2]), 1 if end[1] == "min" else -1
+        while size in refused:
+            size += step
+        return f"{end[1]}={size}"
+
+    return re.sub(r"\b(min|max)=(\d+)", moved, line)
 
 
 def fixes_size(message: str) -> bool:

@@ -151,7 +151,7 @@ def _declare_less(finding: Finding, match: re.Match[str]) -> str:
     declared = " and ".join(f"`{line}`" for line in fixes)
     if not 0 < len(fixes) <= _MOST_FIXES or any(line.partition(" = ")[2].isdigit() for line in fixes):
         return ""
-    return f"Declare narrower sizes, as torch suggests: {declared}. Or make the code independent of the size."
+    return f"Declare only sizes that the guards take: {declared}. Or make the code independent of the size."
 
 
 def _larger_example(size: str) -> str:

@@ -89,7 +89,8 @@ SHIM = Shim(
     precondition=(
         "arms that torch.where chooses between, both sides of `and` and `or`, and all that `any` and `all` go over can "
         "be computed in any case; a whole number that is compared with a float is at most 2**53 (the program asserts "
-        "it); nobody needs what such an arm prints, warns or logs (no exported program does that)"
+        "it); nobody needs what such an arm prints, warns or logs (no exported program does that), or takes gradients "
+        "through one that is not taken and gives NaN or infinity"
     ),
     cures=(Cure(kinds=("data_dependent_value", "data_dependent_guard")),),
     needs={"torch": ">=2.8"},
