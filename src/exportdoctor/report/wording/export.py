@@ -337,6 +337,16 @@ def python_extremes(line: str, *, others: int, mixed: str = "") -> str:
     )
 
 
+def nan_in_runtime(names: Sequence[str], runtime: str) -> str:
+    """Said of an ONNX file with such operators, which were asked."""
+    return f"where a NaN reaches {' or '.join(names)}, {runtime} gives other values than torch on the CPU"
+
+
+def whole_numbers_in_runtime(names: Sequence[str], bits: int, runtime: str) -> str:
+    """Said of an ONNX file with such operators on int64, which were asked."""
+    return f"where whole numbers beyond 2**{bits} reach {' or '.join(names)}, {runtime} may give others than torch"
+
+
 def text_of_number(line: str, text: str, *, others: int) -> str:
     """Said of a program in whose export the text of a size was read, or of another number that varies."""
     more = f" and {count(others, 'other line')}" if others else ""

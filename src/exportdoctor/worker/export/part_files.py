@@ -54,6 +54,7 @@ from exportdoctor.worker.translate.onnx_program import (
 from exportdoctor.worker.translate.onnx_session import OnnxSession, runtime_package
 from exportdoctor.worker.translate.onnx_split import split_and_merge
 from exportdoctor.worker.translate.precision import losses_of
+from exportdoctor.worker.translate.runtime_limits import runtime_limits
 from exportdoctor.worker.translate.widened_file import widen_file
 
 _SECONDS_OF_SIZES = 20.0
@@ -266,6 +267,8 @@ def _as_onnx(job: PartJob, made: PartExport, call: ExportCall, program: Any) -> 
         job.doing(f"{at} fails; looking for the submodule")
         found = find_smallest_submodule(found, call, prefix=job.part.prefix, opset=request.opset, doing=job.doing)
         raise StageStopped(found) from error
+    if job.device == "cpu":
+        made.notes += runtime_limits(translated.made.model)
     made.unchecked = translated.dropped
     runner = OnnxProcess(session.file) if job.device == "cpu" and session.file is not None else session
     made.runs["ONNX Runtime"] = lambda args, kwargs: runner.run(flat_inputs(reader, args, kwargs))
