@@ -151,13 +151,13 @@ def _without_refused_ends(line: str, message: str) -> str:
     unlike = rf"Not all values of {name} = (\S+) in the specified range[^\n]* satisfy the generated guard \1 != (\d+)\."
     refused = {int(found[2]) for found in re.finditer(unlike, message)}
 
-    def moved(end: re.Match[str]) -> str:
+    def move(end: re.Match[str]) -> str:
         size, step = int(end[2]), 1 if end[1] == "min" else -1
         while size in refused:
             size += step
         return f"{end[1]}={size}"
 
-    return re.sub(r"\b(min|max)=(\d+)", moved, line)
+    return re.sub(r"\b(min|max)=(\d+)", move, line)
 
 
 def fixes_size(message: str) -> bool:

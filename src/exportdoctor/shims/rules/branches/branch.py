@@ -17,6 +17,7 @@ from typing import Any
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+from exportdoctor.shims.rules.branches.arm_attributes import assign_by_names
 from exportdoctor.shims.rules.branches.arm_choice import ArmChoices
 from exportdoctor.shims.rules.branches.arm_writes import write_into_copies
 from exportdoctor.shims.rules.branches.loop_exits import LoopExits, asks_for_flags
@@ -40,6 +41,7 @@ def rewrite_branches(
     # where a condition begins below its `if`, Python names the line of the `if` as the one that asks
     conditions = (one for one in ast.walk(node) if isinstance(one, ast.If | ast.IfExp) and one.lineno in lines)
     lines |= {one.test.lineno for one in conditions}
+    assign_by_names(node, OpenConditions(lines, node).is_open, instances)
     purity, plain = Purity(function=function, instances=instances), copy.deepcopy(node)
     LoopExits(purity, OpenConditions(lines, node).is_open).of_function(node)
     for one in (node, plain):
@@ -79,8 +81,9 @@ SHIM = Shim(
         "chooses between their results. Two numbers of one type give a number, which is read from such a choice. Where "
         "an arm may refuse the values for which it is not taken (it looks up places, divides whole numbers, raises, or "
         "gives NaN), torch.cond computes one arm only; the shim does not apply where torch does not take them. Arms "
-        "must only compute, by assignments to local names, or write into tensors, and into lists and dicts that the "
-        "function makes: they write into copies, and the values that are chosen are written back. They may not raise, "
+        "must only compute, by assignments to local names or to tensors that `self` holds, or write into tensors, and "
+        "into lists and dicts that the function makes: they write into copies, and the values that are chosen are "
+        "written back. They may not raise, "
         "draw random values, or read what they write into by another name. What an arm prints, warns or logs is left "
         "out of the program, with the whole branch where it does nothing else. A loop that is left where a value says "
         "so, by `break` or `return`, is run to its end, and its later steps change nothing. The shim does not apply "
