@@ -37,7 +37,8 @@ CHOSEN = {
     "what it was": "self.mean = self.mean * 0.5 + x.mean(0)\n"
                    "if self.mean.sum() > 1: self.mean = self.mean / 2\nreturn x - self.mean",
     "both arms": "if self.count == 0:\n    self.mean = x.mean(0)\n"
-                 "else:\n    self.mean = self.mean * 0.9 + x.mean(0) * 0.1\nself.count = self.count + 1\nreturn x - self.mean",
+                 "else:\n    self.mean = self.mean * 0.9 + x.mean(0) * 0.1\n"
+                 "self.count = self.count + 1\nreturn x - self.mean",
     "two of them": "if x.sum() > 0:\n    self.mean = x[0]\n    self.count = self.count + 1\n"
                    "return x + self.mean + self.count",
     "read after it is assigned": "if x.sum() > 0:\n    self.mean = x[0] * 2\n    x = x + self.mean\nreturn x",
