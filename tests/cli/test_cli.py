@@ -71,7 +71,12 @@ def known_target(tmp_path: Path) -> str:
     events = tuple(qwen_scan())
     options = ScanOptions(exhaustive=True)
     digest = request_digest(resolve(TargetRef(ref=f"{file}:build")).identity(), options)
-    RunCache().remember(digest, run=QWEN, path=stored(events), state=fold(events))
+    folder = stored(events)
+    (folder / "logs").mkdir(exist_ok=True)
+    for finding in fold(events).findings.values():
+        if finding.log:
+            (folder / "logs" / Path(finding.log).name).write_text("its stack trace")
+    RunCache().remember(digest, run=QWEN, path=folder, state=fold(events))
     return f"{file}:build"
 
 

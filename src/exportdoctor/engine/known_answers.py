@@ -107,6 +107,8 @@ class KnownAnswers:
         copied = os.path.join(self._logs, f"{probe.id}.log")
         try:
             shutil.copyfile(found.log, copied)
+        except shutil.SameFileError:
+            return copied
         except OSError:
             return None
         return copied

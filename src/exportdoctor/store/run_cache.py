@@ -23,6 +23,7 @@ from exportdoctor.core.run.run_state import RunState
 from exportdoctor.store.atomic_write import replace_file
 from exportdoctor.store.digest import changed_sources, sources_of
 from exportdoctor.store.places import cache_home
+from exportdoctor.store.run_folder import LOGS
 from exportdoctor.store.runs import StoredRun, read_run
 
 _KEPT = 500
@@ -53,7 +54,8 @@ class RunCache:
             return None
         if stored.run != entry.run or not is_reusable(stored.state):
             return None
-        if any(finding.log and not os.path.exists(finding.log) for finding in stored.state.findings.values()):
+        logs = Path(entry.path) / LOGS
+        if any(one.log and _at_home(one, logs).log is None for one in stored.state.findings.values()):
             return None  # its failures are asked again, for their stack traces
         return None if changed_sources(sources_of(stored.events)) else stored
 

@@ -20,6 +20,10 @@ from exportdoctor.torch_internals.fake_tensors import around_tolist, is_fake
 from exportdoctor.torch_internals.trees import tree_leaves, tree_map
 
 _INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
+_READS = (
+    r"\.numpy\(|\[[^\]\n]*\.tolist\(|[^=!<>]=[^=\n]*\.tolist\(\)\s*$"
+    r"|(?:pack_padded_sequence|tensor)\([^\n]*\.tolist\("
+)
 _TENSOR_MAKERS = frozenset({"tensor", "as_tensor"})
 
 
@@ -149,9 +153,13 @@ def _index_for(tensor: Any, index: Any) -> Any:
 
 def _make_tensor(name: str, data: Any, named: dict[str, Any]) -> Any:
     """`torch.tensor(data)` and its like of what remembers its tensor."""
+    import torch
+
     kept = tensor_of(data)
-    dtype, device = named.get("dtype") or kept.dtype, named.get("device") or "cpu"
-    made = kept.to(device=device, dtype=dtype, copy=name == "tensor" or type(data) is NumberList)
+    device = "cpu" if name == "from_numpy" else named.get("device") or torch.get_default_device()
+    made = kept.to(
+        device=device, dtype=named.get("dtype") or kept.dtype, copy=name == "tensor" or type(data) is NumberList
+    )
     return made.requires_grad_() if named.get("requires_grad") else made
 
 
@@ -212,9 +220,8 @@ SHIM = Shim(
         "that tensor. The whole numbers of an array are those of `item`. All else reads the values, as before."
     ),
     cures=(
-        Cure(kinds=("data_dependent_value", "data_dependent_guard"), where=r"\.(?:tolist|numpy)\("),
-        Cure(kinds=("dynamic_dim_specialised",), guard=r"\.(?:tolist|numpy)\("),
-        Cure(kinds=("python_error",), where=r"\.(?:tolist|numpy)\("),
+        Cure(kinds=("data_dependent_value", "data_dependent_guard", "python_error"), where=_READS),
+        Cure(kinds=("dynamic_dim_specialised",), guard=_READS),
     ),
     needs={"torch": ">=2.8"},
     link="https://docs.pytorch.org/docs/stable/export.html#data-and-shape-dependent-control-flow",
