@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -298,6 +299,51 @@ def test_an_example_of_size_one_is_what_to_change(factory: str, tmp_path: Path) 
     (finding,) = scan_file(tmp_path / "model.py", factory=factory).findings
     assert next_step(finding).startswith("Give an example of size 2 or more in that dimension")
     assert "the code works only for" not in why(finding)
+
+
+NATIVE = """
+import torch
+from torch.export import Dim
+
+class Native(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("bias", torch.ones(8))
+
+    def make(self, size):
+        return torch.ones(size)
+
+    def forward(self, x):
+        bias = self.bias if x.shape[1] == 8 else self.make(x.shape[1])
+        return x + bias
+
+def build(size=8, dim=Dim("width")):
+    return Native(), (torch.randn(2, size),), {}, {"x": {1: dim}}
+
+def other():
+    return build(12, Dim.AUTO)
+
+class General(Native):
+    def forward(self, x):
+        return x + self.make(x.shape[1])
+
+def general():
+    return General(), *build()[1:]
+"""
+
+
+@pytest.mark.slow
+def test_a_branch_for_the_size_of_the_example_is_named(tmp_path: Path) -> None:
+    (tmp_path / "native.py").write_text(NATIVE)
+    (finding,) = scan_file(tmp_path / "native.py").findings
+    assert next_step(finding).startswith("Leave out the branch for `x.shape[1] == 8`, if")
+    for factory in ("other", "general"):  # what it says to do
+        assert not scan_file(tmp_path / "native.py", factory=factory).findings
+    module, args, _, shapes = runpy.run_path(str(tmp_path / "native.py"))["other"]()
+    program = torch.export.export(module, args, dynamic_shapes=shapes).module()
+    assert program(torch.ones(2, 9)).shape == (2, 9)
+    with pytest.raises(AssertionError, match="!= 8"):
+        program(torch.ones(2, 8))
 
 
 PICTURE = """

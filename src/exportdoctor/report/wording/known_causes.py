@@ -415,6 +415,11 @@ _CAUSES = (
         for kind in (FailureKind.PYTHON_ERROR, FailureKind.TRANSLATE)
     ),
     _Cause(FailureKind.DYNAMIC_DIM_SPECIALISED, r"", _of_the_line(line_advice.size_as_number)),
+    _Cause(
+        FailureKind.DYNAMIC_DIM_SPECIALISED,
+        r"your code specialized it to be a constant",
+        _of_the_line(line_advice.compared_with_one_size),
+    ),
     _Cause(FailureKind.DYNAMIC_DIM_SPECIALISED, r"Suggested fixes:", _declare_less),
     _Cause(
         FailureKind.TRANSLATE,

@@ -43,15 +43,21 @@ def _code(finding: Finding) -> Iterator[str]:
     yield from (text.strip() for text in texts if text)
 
 
-def _calls(finding: Finding) -> Iterator[ast.Call]:
+def _trees(finding: Finding) -> Iterator[ast.Module]:
+    """The syntax trees of that code, as far as it is whole."""
     for text in _code(finding):
         for form in (text, f"{text.removeprefix('el')}\n    pass"):
             try:
                 tree = ast.parse(form)
             except (SyntaxError, ValueError):
                 continue
-            yield from (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+            yield tree
             break
+
+
+def _calls(finding: Finding) -> Iterator[ast.Call]:
+    for tree in _trees(finding):
+        yield from (node for node in ast.walk(tree) if isinstance(node, ast.Call))
 
 
 def without_memory(finding: Finding) -> str:
@@ -318,6 +324,24 @@ def size_as_number(finding: Finding) -> str:
             return f"Compute it without `{owner}.{name}`, with Python's operators or functions of torch: {why}."
     inside = finding.guard is not None and "opt_einsum/" in finding.guard.file
     return _OPT_EINSUM if inside else _fixed_by_python(finding) or _fixed_by_opt_einsum(finding)
+
+
+def compared_with_one_size(finding: Finding) -> str:
+    """A branch for one size, which the example has: `mask = self.mask if size == self.size else self.make(size)`."""
+    if finding.guard is None:
+        return ""
+    for tree in _trees(finding):
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.If | ast.IfExp):
+                continue
+            for one in ast.walk(node.test):
+                if isinstance(one, ast.Compare) and all(isinstance(op, ast.Eq | ast.NotEq) for op in one.ops):
+                    return (
+                        f"Leave out the branch for `{ast.unparse(node.test)}`, if that compares the size and the other "
+                        "branch is right for it, too. Or give an example of another size, with Dim.AUTO: the program "
+                        "then takes all but that one."
+                    )
+    return ""
 
 
 def _rounding_of(finding: Finding, call: ast.Call) -> str:
