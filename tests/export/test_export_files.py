@@ -674,3 +674,29 @@ def test_a_state_that_is_no_cache_of_keys_and_values_is_no_pair(tmp_path: Path) 
     done = command(str(tmp_path / "mamba"), *options, folder=tmp_path)
     assert done.returncode == 2
     assert "MambaForCausalLM carries other state from call to call than keys and values" in done.stderr
+
+
+def test_the_windows_of_a_configuration_are_those_of_its_cache() -> None:
+    from transformers import GPT2Config, MistralConfig
+
+    from exportdoctor.targets.parts.dynamic_cache import sliding_windows
+
+    assert sliding_windows(MistralConfig(num_hidden_layers=2, sliding_window=40)) == [40]
+    assert sliding_windows(GPT2Config()) == sliding_windows(None) == []
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_pair_of_programs_says_that_a_sliding_window_is_decided_by_the_example(tmp_path: Path) -> None:
+    """One with a window of 48 was verified, and nothing said what becomes of longer texts."""
+    from transformers import Gemma3TextConfig
+
+    Gemma3TextConfig(
+        vocab_size=64, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
+        intermediate_size=32, sliding_window=48, layer_types=["sliding_attention", "full_attention"],
+        architectures=["Gemma3ForCausalLM"],
+    ).save_pretrained(tmp_path / "gemma")  # fmt: skip
+    options = ("--to", "onnx", "--with-cache", "--weights", "random", "--shims", "none", "-q")
+    done = command(str(tmp_path / "gemma"), *options, folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "layers with a sliding window of 48 keep the last 47 keys and values" in " ".join(done.stdout.split())

@@ -192,3 +192,12 @@ def captured_with_values(error: str) -> str:
 def captured_on_gpu(error: str) -> str:
     """That the forward ran on the GPU, because it fails on the CPU."""
     return f"its forward ran on the GPU, because on the CPU it fails ({error})"
+
+
+def sliding_window(window: int) -> str:
+    """Said of a pair of programs whose model has such layers: what they cut off is decided while they are traced."""
+    return (
+        f"in eager, layers with a sliding window of {window} keep the last {window - 1} keys and values; whether these "
+        f"programs do is decided by the example's length, so that with texts on the other side of {window} their cache "
+        "has another length than eager's"
+    )

@@ -43,6 +43,19 @@ def holds_other_state(value: Any) -> bool:
     return not all(hasattr(layer, "keys") for layer in layers)
 
 
+def sliding_windows(config: Any) -> list[int]:
+    """The windows of the layers that keep no more than the last keys and values, shortest first; none where the release
+    of transformers makes no cache by a configuration."""
+    from transformers.cache_utils import DynamicCache
+
+    try:
+        layers: Any = DynamicCache(config=config).layers
+    except (TypeError, AttributeError):
+        return []
+    windows = {getattr(one, "sliding_window", None) for one in layers if getattr(one, "is_sliding", False)}
+    return sorted(one for one in windows if isinstance(one, int))
+
+
 def cache_from(tensors: Sequence[torch.Tensor]) -> Any:
     """A DynamicCache that holds these tensors themselves: nothing is copied, no op is traced."""
     from transformers.cache_utils import DynamicCache

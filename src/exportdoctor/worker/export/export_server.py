@@ -31,6 +31,7 @@ from exportdoctor.report.wording.scan import substitutions
 from exportdoctor.shims import NotApplicable, Shim, ShimTrouble, find, order_shims
 from exportdoctor.targets import BuiltPart, BuiltTarget, Plan, build, resolve
 from exportdoctor.targets.eager import blame_running_code
+from exportdoctor.targets.parts.dynamic_cache import sliding_windows
 from exportdoctor.targets.training_mode import in_training_mode
 from exportdoctor.worker import environment
 from exportdoctor.worker.export.image_input import with_image_input
@@ -246,6 +247,8 @@ def _result(
     needs_positions = request.cache and has_pictures(part, pieces[-1].part)
     if needs_positions:
         notes.append(wording.TAKES_POSITIONS)
+    if request.cache and (windows := sliding_windows(getattr(part.module, "config", None))):
+        notes.append(wording.sliding_window(windows[0]))
     if request.image_input and part.dynamic_shapes is None:
         notes.append(wording.fixed_images(tuple(part.kwargs["image"].shape)))
     verdict = _verdict(numbers, trouble, domains)
