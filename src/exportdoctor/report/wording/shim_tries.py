@@ -211,7 +211,7 @@ def not_chosen_note(
         return f"also fixes {_in_quotes(more)}"
     if fewer:
         return f"leaves {_in_quotes(fewer)} dynamic"
-    sound = "under a condition as well" if conditions else "equally sound"
+    sound = "with a condition of its own" if conditions else "equally sound"
     return f"{sound}, but needs {len(shims)} shims" if len(shims) > len(best) else sound
 
 
