@@ -178,7 +178,7 @@ class _CureProof:
         if self._is_proof and rows[0].holds:
             graded = fails_with_gradients(self.call.module, self.ready, self.given.convert, sets[0])
         agrees = self._all_hold(rows)
-        unloadable = why_unloadable(self.program) if agrees else ""
+        unloadable = why_unloadable(self.program) if agrees or self._only_refuses(rows) else ""
         return _KnownSets(sets=sets, rows=rows, agrees=agrees, unloadable=unloadable, graded=graded)
 
     # what follows is called while no shim is active; `_compare` applies them again
@@ -186,8 +186,8 @@ class _CureProof:
     def hold_known(self, known: _KnownSets) -> _KnownSets:
         """The same, held to eager."""
         sets, rows, chance = self._hold_to_eager(known.sets, known.rows)
-        unloadable = ""
-        if agrees := self._all_hold(rows):
+        unloadable, agrees = "", self._all_hold(rows)
+        if agrees or self._only_refuses(rows):
             with apply_shims(self.shims, self.treated):
                 unloadable = why_unloadable(self.program)
         return _KnownSets(
@@ -201,7 +201,10 @@ class _CureProof:
 
     def only_refuses(self, known: _KnownSets) -> bool:
         """Whether shims that fix something make it refuse sets, and it agrees on the others."""
-        return self._may_refuse and all(row.refused or self._holds(row) for row in known.rows)
+        return self._only_refuses(known.rows)
+
+    def _only_refuses(self, rows: Sequence[Agreement]) -> bool:
+        return self._may_refuse and all(row.refused or self._holds(row) for row in rows)
 
     def explain_difference(self, known: _KnownSets, caught: str) -> tuple[Agreement, ...]:
         """The rows of a program that differs, with what is known of the reason; `caught` is what the export met."""
