@@ -195,6 +195,7 @@ def program_of(module: Any) -> Any:
         return export_program(changed).module()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", CHOSEN.values(), ids=CHOSEN.keys())
 def test_an_arm_writes_into_what_eager_writes_into(body: str, tmp_path: Path) -> None:
     module = module_of(body, tmp_path)

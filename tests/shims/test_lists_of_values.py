@@ -41,6 +41,7 @@ def assert_same(program: Any, module: nn.Module, x: Tensor, t: Tensor) -> None:
     torch.testing.assert_close(right, left, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [

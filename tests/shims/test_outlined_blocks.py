@@ -148,6 +148,7 @@ class InTwoPlaces(Inline):
         return self.mix(self.mix(self.proj(patches), grid), grid)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "shim"),
     [

@@ -176,6 +176,7 @@ def _check(source: str) -> int:
     return count
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(source=functions())
 def test_rewritten_code_computes_what_the_loop_does(source: str) -> None:

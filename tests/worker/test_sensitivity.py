@@ -63,6 +63,7 @@ def measure(path: Path, **how: Any) -> SensitivityResult:
     return find_sensitivity(SensitivityRequest(file=str(path), **{"to": "int8", **how}), lambda _: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", ["int8", "w8a8"])
 def test_sums_that_saturate_are_told_where_the_processor_has_no_wide_ones(tmp_path: Path, to: str) -> None:
     flags = Path("/proc/cpuinfo").read_text() if platform.machine() == "x86_64" else "vnni"

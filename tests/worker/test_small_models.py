@@ -54,6 +54,7 @@ def test_a_small_model_whose_forward_takes_too_long_is_none(tmp_path: Path) -> N
         target.capture(Capture(part="default" + SMALL_MODEL_SUFFIX))
 
 
+@pytest.mark.slow
 def test_a_small_model_has_the_experts_implementation_of_the_model(tmp_path: Path) -> None:
     """Here another one than its default, which has no fake kernel for float32. Its failures are others."""
     target = opened(tmp_path / "mixtral", MIXTRAL)
