@@ -329,6 +329,13 @@ class General(Native):
 
 def general():
     return General(), *build()[1:]
+
+class Viewed(Native):
+    def forward(self, x):
+        return x.view(2, 8) * 2 if x.dim() == 2 else x
+
+def viewed():
+    return Viewed(), *build()[1:]
 """
 
 
@@ -337,6 +344,8 @@ def test_a_branch_for_the_size_of_the_example_is_named(tmp_path: Path) -> None:
     (tmp_path / "native.py").write_text(NATIVE)
     (finding,) = scan_file(tmp_path / "native.py").findings
     assert next_step(finding).startswith("Leave out the branch for `x.shape[1] == 8`, if")
+    (other,) = scan_file(tmp_path / "native.py", factory="viewed").findings
+    assert "branch" not in next_step(other)  # it asks for another number
     for factory in ("other", "general"):  # what it says to do
         assert not scan_file(tmp_path / "native.py", factory=factory).findings
     module, args, _, shapes = runpy.run_path(str(tmp_path / "native.py"))["other"]()

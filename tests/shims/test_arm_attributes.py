@@ -47,6 +47,8 @@ CHOSEN = {
     "inside": "if x.sum() > 0:\n    if self.count > 1:\n        self.mean = x[0]\n    self.count = self.count + 1\n"
               "return x * self.mean",
     "a submodule": "if x.sum() > 0: self.mean = self.layer(x)[0].detach()\nreturn x - self.mean",
+    "a write into what it was": "if x.sum() > 0:\n    self.mean.mul_(2)\n    self.count = self.count + 1\n"
+                                "return x - self.mean",
     "what was read before": "before = self.mean\nif x.sum() > 0: self.mean = x[0]\nreturn before + x, self.mean",
 }  # fmt: skip
 KEPT = {
@@ -54,6 +56,7 @@ KEPT = {
     "the module itself": "if x.sum() > 0:\n    self.mean = x[0]\n    x = x + len(vars(self))\nreturn x",
     "a parameter": "if x.sum() > 0: self.weight = self.weight\nreturn x * self.weight",
     "a number": "if x.sum() > 0: self.number = 2\nreturn x * self.number",
+    "a write into what is assigned": "if x.sum() > 0:\n    self.mean = x[0]\n    self.mean.add_(1)\nreturn x",
     "an early return": "if x.sum() > 0:\n    self.mean = x[0]\n    return x\nreturn x - self.mean",
 }
 CODE = {

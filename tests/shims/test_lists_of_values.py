@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from exportdoctor.shims import ExportCall, apply_shims, export_program, find
@@ -79,7 +80,7 @@ def test_numbers_of_other_dtypes_index_as_a_list_or_an_array_does(dtype: torch.d
 
 @pytest.mark.parametrize("body", ["return x[t.float().tolist()]", "return x[t[None].tolist()]"])
 def test_lists_of_other_kinds_are_read_as_before(body: str) -> None:
-    with pytest.raises(Exception, match=r"."):
+    with pytest.raises(GuardOnDataDependentSymNode):
         export(Written(body), X, torch.tensor([1, 2]), dynamic=False)
 
 
@@ -89,7 +90,7 @@ def test_a_list_that_was_changed_is_no_longer_the_tensor() -> None:
     module = Written(body)
     program = export(module, X, torch.tensor([3, 0, 0]), dynamic=False)
     assert_same(program, module, X, torch.tensor([1, -2, 4]))
-    with pytest.raises(Exception, match=r"."):
+    with pytest.raises(GuardOnDataDependentSymNode):
         export(Written("n = t.tolist()\nn.append(1)\nreturn x[n]"), X, torch.tensor([3, 0, 0]), dynamic=False)
 
 

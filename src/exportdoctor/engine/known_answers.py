@@ -95,12 +95,12 @@ class KnownAnswers:
         found = self._cache.get(key) if self._cache is not None and key is not None else None
         if found is None or changed_sources(found.sources):
             return None
-        log = self._copied_log(found, probe) if found.log else None
+        log = self._copy_log(found, probe) if found.log else None
         if found.log and log is None and found.status is OutcomeStatus.FAILED and not probe.shims:
             return None  # a failure without its stack trace is asked again
         return msgspec.structs.replace(found, probe=probe.id, log=log)
 
-    def _copied_log(self, found: Outcome, probe: Probe) -> str | None:
+    def _copy_log(self, found: Outcome, probe: Probe) -> str | None:
         """The log of an earlier run's attempt as one of this run, which outlives that run; None where it is gone."""
         if found.log is None or self._logs is None:
             return found.log if found.log and os.path.exists(found.log) else None

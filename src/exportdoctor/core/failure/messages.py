@@ -160,6 +160,11 @@ def _without_refused_ends(line: str, message: str) -> str:
     return re.sub(r"\b(min|max)=(\d+)", move, line)
 
 
+def fixed_sizes(message: str) -> list[str]:
+    """The numbers to which, according to a constraint violation, the code fixed sizes that are declared dynamic."""
+    return re.findall(r"your code specialized it to be a constant \((\d+)\)", message)
+
+
 def fixes_size(message: str) -> bool:
     """Whether a constraint violation fixes a declared size to a number; others only bound it."""
     return _FIXES_SIZE.search(message) is not None

@@ -58,7 +58,7 @@ class AlternativeSearch:
         tried: list[ShimTrial],
         prober: Prober,
         *,
-        of_files: bool = True,
+        of_files: bool,
     ) -> None:
         self._best = best
         self._catalogue = catalogue

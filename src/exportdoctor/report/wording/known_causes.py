@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.failure.messages import LEAKED_CONSTANT, ONE_FOR_SEVERAL, suggested_fixes
+from exportdoctor.core.failure.messages import LEAKED_CONSTANT, ONE_FOR_SEVERAL, fixed_sizes, suggested_fixes
 from exportdoctor.report.wording import line_advice
 
 _QUANTIZE_LATER = (
@@ -167,8 +167,7 @@ def _small_example(size: str) -> str:
 
 def _is_small_in_example(finding: Finding) -> bool:
     """Whether zero or one in the example alone fixes what is declared dynamic: no line does."""
-    fixed = re.findall(r"your code specialized it to be a constant \((\d+)\)", finding.exception.message)
-    return finding.guard is None and {*fixed} <= {"0", "1"}
+    return finding.guard is None and {*fixed_sizes(finding.exception.message)} <= {"0", "1"}
 
 
 def _below(finding: Finding, match: re.Match[str]) -> str:

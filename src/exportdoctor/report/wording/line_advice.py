@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from exportdoctor.core.failure.finding import Finding
+from exportdoctor.core.failure.messages import fixed_sizes
 
 _FUNCTIONS = {
     "sqrt": "({0}) ** 0.5",
@@ -334,14 +335,22 @@ def compared_with_one_size(finding: Finding) -> str:
         for node in ast.walk(tree):
             if not isinstance(node, ast.If | ast.IfExp):
                 continue
-            for one in ast.walk(node.test):
-                if isinstance(one, ast.Compare) and all(isinstance(op, ast.Eq | ast.NotEq) for op in one.ops):
-                    return (
-                        f"Leave out the branch for `{ast.unparse(node.test)}`, if that compares the size and the other "
-                        "branch is right for it, too. Or give an example of another size, with Dim.AUTO: the program "
-                        "then takes all but that one."
-                    )
+            if any(_may_equal(one, fixed_sizes(finding.exception.message)) for one in ast.walk(node.test)):
+                return (
+                    f"Leave out the branch for `{ast.unparse(node.test)}`, if that compares the size and the other "
+                    "branch is right for it, too. Or give an example of another size, with Dim.AUTO: the program then "
+                    "takes all but that one."
+                )
     return ""
+
+
+def _may_equal(test: ast.AST, sizes: Sequence[str]) -> bool:
+    """Whether it asks by `==` for one of these sizes, or for a number that the code does not spell out."""
+    match test:
+        case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
+            constants = [one.value for one in (left, right) if isinstance(one, ast.Constant)]
+            return all(type(value) is int and str(value) in sizes for value in constants)
+    return False
 
 
 def _rounding_of(finding: Finding, call: ast.Call) -> str:

@@ -369,7 +369,8 @@ SHIM = Shim(
         "means, `scatter` of more values than its index asks for, and `torch.where` of bools, for which ONNX Runtime "
         "has no kernel, are computed by operators that `torch.onnx` translates: comparisons, sums, sorting. "
         "Some take memory for each pair of values. Of equal values an index may be another one. Values in which "
-        "`torch.searchsorted` searches must not be NaN, and a NaN has no sign for `torch.copysign`. ONNX Runtime "
+        "`torch.searchsorted` searches, and those that are sorted, must not be NaN, and a NaN has no sign for "
+        "`torch.copysign`. ONNX Runtime "
         "has no error function in float64."
     ),
     cures=(

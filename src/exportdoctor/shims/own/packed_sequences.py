@@ -60,7 +60,8 @@ def pack_rows(given: Tensor, lengths: Any, batch_first: bool, enforce_sorted: bo
     import torch
 
     rows = given.transpose(0, 1) if batch_first else given
-    lengths = next((one for one in (tensor_of(lengths),) if one is not None), lengths)
+    if (remembered := tensor_of(lengths)) is not None:
+        lengths = remembered
     if not isinstance(lengths, torch.Tensor):
         lengths = torch.stack([torch.scalar_tensor(one, dtype=torch.int64) for one in lengths])
     lengths = lengths.to(torch.int64)

@@ -133,7 +133,7 @@ def shimmed_export(
     if caught_there:
         raised = note_caught(caught_there, caught_in_eager(call.module, (one.calls for one in known.sets)))
         caught = "; ".join(filter(None, (raised, caught)))
-    if not known.agrees and not proof.only_refuses(known):
+    if not known.agrees and not proof.only_refuses(known.rows):
         return proof.explain_difference(known, caught)
     return proof.compare_drawn(known, caught, is_complete=is_complete)
 
@@ -178,7 +178,7 @@ class _CureProof:
         if self._is_proof and rows[0].holds:
             graded = fails_with_gradients(self.call.module, self.ready, self.given.convert, sets[0])
         agrees = self._all_hold(rows)
-        unloadable = why_unloadable(self.program) if agrees or self._only_refuses(rows) else ""
+        unloadable = why_unloadable(self.program) if agrees or self.only_refuses(rows) else ""
         return _KnownSets(sets=sets, rows=rows, agrees=agrees, unloadable=unloadable, graded=graded)
 
     # what follows is called while no shim is active; `_compare` applies them again
@@ -187,7 +187,7 @@ class _CureProof:
         """The same, held to eager."""
         sets, rows, chance = self._hold_to_eager(known.sets, known.rows)
         unloadable, agrees = "", self._all_hold(rows)
-        if agrees or self._only_refuses(rows):
+        if agrees or self.only_refuses(rows):
             with apply_shims(self.shims, self.treated):
                 unloadable = why_unloadable(self.program)
         return _KnownSets(
@@ -199,11 +199,8 @@ class _CureProof:
             chance=chance,
         )
 
-    def only_refuses(self, known: _KnownSets) -> bool:
+    def only_refuses(self, rows: Sequence[Agreement]) -> bool:
         """Whether shims that fix something make it refuse sets, and it agrees on the others."""
-        return self._only_refuses(known.rows)
-
-    def _only_refuses(self, rows: Sequence[Agreement]) -> bool:
         return self._may_refuse and all(row.refused or self._holds(row) for row in rows)
 
     def explain_difference(self, known: _KnownSets, caught: str) -> tuple[Agreement, ...]:

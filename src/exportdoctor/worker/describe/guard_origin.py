@@ -20,7 +20,7 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 
 from exportdoctor.core.exception_text import text_of
-from exportdoctor.core.failure.messages import statement, violation_entries
+from exportdoctor.core.failure.messages import fixed_sizes, statement, violation_entries
 from exportdoctor.core.records.outcome import Frame
 from exportdoctor.torch_internals.shape_env import before_each_guard, dim_names_by_source, sources_by_symbol
 from exportdoctor.worker.describe.fixed_by_torch import function_that_fixes
@@ -29,7 +29,6 @@ from exportdoctor.worker.describe.module_stack import running_modules
 from exportdoctor.worker.describe.symbol_origins import frames_of_attempt, user_frame_of
 
 _KEPT = 20_000
-_CONSTANT = re.compile(r"your code specialized it to be a constant \((\d+)\)")
 _QUOTED = re.compile(r"satisfy the generated guard (.+)\.$", re.MULTILINE)
 _SAME = {"==": ("==",), "!=": ("!=",), **dict.fromkeys(("<=", ">="), ("<=", ">=")), **dict.fromkeys("<>", ("<", ">"))}
 """How torch may write a relation."""
@@ -127,7 +126,7 @@ def _statement(error: BaseException) -> str | None:
 
 def _is_of_small_example(statement: str) -> bool:
     """Whether it is about sizes of zero or one alone: torch makes no symbol of them, so that no guard is about them."""
-    fixed = _CONSTANT.findall(statement)
+    fixed = fixed_sizes(statement)
     return bool(fixed) and {*fixed} <= {"0", "1"} and "generated guard" not in statement
 
 

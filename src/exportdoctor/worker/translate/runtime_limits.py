@@ -19,13 +19,15 @@ from exportdoctor.worker.translate.onnx_session import element_type, runtime_pac
 
 @dataclass(frozen=True, kw_only=True)
 class _Operator:
-    """What an operator with one output computes, in torch, of a tensor (rows, columns). `more` are its other inputs:
-    int64 where they are a tuple, else numbers of the first one's dtype."""
+    """What an operator computes, in torch, of a tensor (rows, columns), with a dimension of one before these where
+    `rank` is 3. `more` are its other inputs: int64 where they are a tuple, else numbers of the first one's dtype.
+    Its first output of `outputs` is compared."""
 
     computes: Callable[[torch.Tensor], torch.Tensor]
     more: tuple[Any, ...] = ()
     attributes: Mapping[str, Any] = field(default_factory=dict)
     outputs: int = 1
+    rank: int = 2
 
 
 _OPERATORS = {
@@ -37,8 +39,9 @@ _OPERATORS = {
     "ArgMin": _Operator(computes=lambda x: x.argmin(1), attributes={"axis": 1, "keepdims": 0}),
     "TopK": _Operator(computes=lambda x: x.topk(2, 1).values, more=((2,),), outputs=2),
     "MaxPool": _Operator(
-        computes=lambda x: torch.nn.functional.max_pool1d(x.unsqueeze(0), 2).squeeze(0),
+        computes=lambda x: torch.nn.functional.max_pool1d(x, 2),
         attributes={"kernel_shape": [2], "strides": [2]},
+        rank=3,
     ),
     "Max": _Operator(computes=lambda x: x.clamp(min=2), more=(2,)),
     "Min": _Operator(computes=lambda x: x.clamp(max=2), more=(2,)),
@@ -65,7 +68,7 @@ def runtime_limits(model: Any) -> Iterator[str]:
         kind = getattr(getattr(first, "dtype", None), "name", "")
         if kind == "FLOAT" and _gives_otherwise(node.op_type, 0):
             floats.add(node.op_type)
-        if kind == "INT64" and not _is_bounded(first, {}):
+        if kind == "INT64" and not _is_bounded(first):
             bits = next((bits for bits in _WHOLE if _gives_otherwise(node.op_type, bits)), 0)
             whole.update({(bits, node.op_type)} if bits else ())
     if floats:
@@ -80,10 +83,11 @@ def _gives_otherwise(name: str, bits: int) -> bool:
     """Whether the operator gives something else than torch for NaN, or for whole numbers of more than so many bits."""
     operator = _OPERATORS[name]
     x = torch.tensor([_WHOLE[bits]]) if bits else torch.tensor(_WITH_NAN)
+    x = x[(None,) * (operator.rank - x.dim())]
     try:
         found = _run(name, operator, x)
         return not torch.equal(_comparable(found), _comparable(operator.computes(x)))
-    except Exception:  # it does not take that dtype
+    except Exception:  # it does not take that dtype: what ONNX Runtime raises has no class of its own
         return False
 
 
@@ -95,7 +99,6 @@ def _run(name: str, operator: _Operator, x: torch.Tensor) -> torch.Tensor:
     import onnxruntime as ort
     from onnx import helper, numpy_helper
 
-    given = x.unsqueeze(0) if name == "MaxPool" else x
     others = {
         f"c{place}": torch.tensor(one) if isinstance(one, tuple) else torch.tensor(one, dtype=x.dtype)
         for place, one in enumerate(operator.more)
@@ -105,7 +108,7 @@ def _run(name: str, operator: _Operator, x: torch.Tensor) -> torch.Tensor:
     graph = helper.make_graph(
         [node],
         name,
-        [helper.make_tensor_value_info("x", element_type(x.dtype), list(given.shape))],
+        [helper.make_tensor_value_info("x", element_type(x.dtype), list(x.shape))],
         [helper.make_empty_tensor_value_info(outputs[0])],
         [numpy_helper.from_array(value.numpy(), name=key) for key, value in others.items()],
     )
@@ -113,21 +116,24 @@ def _run(name: str, operator: _Operator, x: torch.Tensor) -> torch.Tensor:
     options = ort.SessionOptions()
     options.log_severity_level = 4
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    found = torch.from_numpy(session.run([outputs[0]], {"x": given.numpy()})[0])
-    return found.squeeze(0) if name == "MaxPool" else found
+    return torch.from_numpy(session.run([outputs[0]], {"x": x.numpy()})[0])
 
 
-def _is_bounded(value: Any, seen: dict[Any, bool]) -> bool:
+def _is_bounded(value: Any) -> bool:
     """Whether whole numbers follow from sizes, places and constants alone."""
-    if value is None or value in seen:
-        return value is None or seen[value]
-    seen[value] = True  # a cycle there is none
-    node = value.producer()
-    if node is None:
-        seen[value] = value.const_value is not None
-    elif node.op_type not in _BOUNDED and not _converts_flags(node):
-        seen[value] = all(_is_bounded(one, seen) for one in node.inputs)
-    return seen[value]
+    left, seen = [value], set()
+    while left:
+        one = left.pop()
+        if one is None or one in seen:
+            continue
+        seen.add(one)
+        node = one.producer()
+        if node is None:
+            if one.const_value is None:
+                return False
+        elif node.op_type not in _BOUNDED and not _converts_flags(node):
+            left += node.inputs
+    return True
 
 
 def _converts_flags(node: Any) -> bool:

@@ -66,9 +66,9 @@ class _Assignments(ast.NodeTransformer):
         """Whether nothing in the arms could see that the assignments are made behind them."""
         import torch
 
-        nodes = list(_walk(arms))
-        bare = sum(isinstance(one, ast.Name) and one.id == self.receiver for one in nodes) - len(list(self._own(arms)))
-        called = {one.func.attr for one in nodes if isinstance(one, ast.Call) and one.func in list(self._own(arms))}
+        nodes, own = list(_walk(arms)), list(self._own(arms))
+        bare = sum(isinstance(one, ast.Name) and one.id == self.receiver for one in nodes) - len(own)
+        called = {one.func.attr for one in nodes if isinstance(one, ast.Call) and one.func in own}  # type: ignore[union-attr]
         changed = (one.target for one in nodes if isinstance(one, ast.AugAssign))
         return (
             not bare
