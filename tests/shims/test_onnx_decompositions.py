@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,56 @@ def test_a_choice_between_bools_that_onnx_runtime_refuses_is_found_and_cured(tmp
     assert "--to onnx -o model.onnx" in wording.export_command(part, report)
     assert "In operator Where of bool, bool, bool." in wording.story(finding)
     assert not finding.known_issues, "no dtype without a kernel is bfloat16"
+    assert main.run(["repro", "F1", "--probes", "10", "-q", "-o", str(tmp_path / "repro.py")]) == 0
+    assert "Fails with NotImplemented: [ONNXRuntimeError]" in (tmp_path / "repro.py").read_text()
+    made = read_run(find_run(None)).state.findings["F1"].repro
+    assert made is not None
+    assert made.verified
+
+
+MEANS = """
+import torch
+class Means(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lift = torch.nn.Linear(4, 4)
+    def forward(self, x, groups):
+        rows = self.lift(x)
+        means = torch.zeros(3, 4)
+        return means.scatter_reduce(0, groups[:, None].expand(-1, 4), rows, "mean", include_self=False).tanh()
+
+def build():
+    return Means(), (torch.randn(6, 4), torch.tensor([0, 0, 1, 1, 2, 2]))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_an_onnx_file_of_other_numbers_is_located_cured_and_reproduced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was a failure of the root "in the call itself", for which no shim was tried and no script was written."""
+    (tmp_path / "net.py").write_text(MEANS)
+    assert main.run(["scan", f"{tmp_path}/net.py:build", "--to", "ort", "-q", "--no-alternatives"]) == 1
+    run = find_run(None)
+    report = read_run(run).state.report()
+    (part,), (finding,) = report.parts, report.findings
+    assert "scatter_reduce" in (finding.source or "")
+    assert "the first value that differs is of aten.scatter_reduce.two" in finding.exception.message
+    assert "its ONNX file does not" in wording.why(finding)
+    assert part.prescription is not None
+    assert part.prescription.shims == ("decomposed-for-onnx",)
+    assert "runs in ONNX Runtime with 1 shim (exact)" in wording.cure(part)
+    assert "--to onnx -o model.onnx" in wording.export_command(part, report)
+    capsys.readouterr()
+    assert main.run(["repro", "F1", "--probes", "25", "-o", str(tmp_path / "repro.py")]) == 0
+    script = (tmp_path / "repro.py").read_text()
+    assert "Fails with AssertionError: Tensor-likes are not close!" in script
+    assert "onnxruntime" in script
+    assert re.search(r"assert_close\(found, tuple\(wanted\), rtol=0, atol=\S+, equal_nan=True\)", script)
+    made = read_run(run).state.findings["F1"].repro
+    assert made is not None
+    assert made.verified
 
 
 def test_a_program_without_such_operators_is_left_alone() -> None:

@@ -27,7 +27,7 @@ from exportdoctor.report.markdown_text import fence
 from exportdoctor.report.slice_text import as_dot, as_mermaid, as_text
 from exportdoctor.repro.pipeline import ReproResult
 from exportdoctor.repro.recipient import package_of, place_of, recipient_of, search_address, search_terms
-from exportdoctor.repro.script import limit_blank_lines, tail_of, versions_of
+from exportdoctor.repro.script import limit_blank_lines, packages_of, tail_of, versions_of
 from exportdoctor.store.atomic_write import make_folder, replace_file
 from exportdoctor.store.runs import StoredRun
 
@@ -137,7 +137,7 @@ def _happens(made: ReproResult) -> str:
 
 def _versions(made: ReproResult, environment: str) -> str:
     """The few that matter most in a line, and folded below it what torch's issue form asks for."""
-    short = versions_of(made.environment, made.imports)
+    short = versions_of(made.environment, packages_of(made.source))
     folded_up = f"<details>\n<summary>python -m torch.utils.collect_env</summary>\n\n{_block(environment.strip())}"
     return f"{short}\n\n{folded_up}\n\n</details>"
 

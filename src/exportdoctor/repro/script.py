@@ -13,6 +13,8 @@ from exportdoctor.report import wording
 
 _WIDTH = 110
 _SHOWN = ("python", "platform", "torch", "transformers", "cuda")
+_TO_ONNX = "torch.onnx.export("
+_SHOWN_OF_ONNX = ("onnxscript", "onnxruntime", "onnxruntime-gpu")
 
 
 def imports_of(source: str) -> tuple[str, ...]:
@@ -24,6 +26,11 @@ def imports_of(source: str) -> tuple[str, ...]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             names[node.module.partition(".")[0]] = None
     return tuple(name for name in names if name not in sys.stdlib_module_names)
+
+
+def packages_of(source: str) -> tuple[str, ...]:
+    """The packages whose versions matter to a script: what it imports, and what torch.onnx uses."""
+    return (*imports_of(source), *(_SHOWN_OF_ONNX if _TO_ONNX in source else ()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +46,7 @@ class Header:
 
 def with_header(source: str, header: Header) -> str:
     """The script as it is handed out."""
-    versions = versions_of(header.environment, imports_of(source))
+    versions = versions_of(header.environment, packages_of(source))
     sentences = wording.script_head(
         origin=header.origin,
         expected=header.expected,
@@ -51,12 +58,12 @@ def with_header(source: str, header: Header) -> str:
     return "\n".join([*lines, *limit_blank_lines(source), ""])
 
 
-def versions_of(environment: Mapping[str, str], imports: Collection[str]) -> str:
-    """The versions that matter to a script with these imports, in one line."""
+def versions_of(environment: Mapping[str, str], packages: Collection[str]) -> str:
+    """The versions that matter to a script with these packages, in one line."""
     return ", ".join(
         f"{name} {value}" if name != "platform" else value
         for name, value in environment.items()
-        if name in _SHOWN and (name != "transformers" or "transformers" in imports)
+        if (name in _SHOWN and name != "transformers") or name in packages
     )
 
 

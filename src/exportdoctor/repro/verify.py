@@ -13,7 +13,13 @@ from pathlib import Path
 
 from exportdoctor.core.failure.identity import NameFreeSignature
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS, FailureKind
-from exportdoctor.core.failure.messages import TRACEBACK, exception_in_text, without_arithmetic, without_names
+from exportdoctor.core.failure.messages import (
+    TRACEBACK,
+    exception_in_text,
+    says_other_numbers,
+    without_arithmetic,
+    without_names,
+)
 from exportdoctor.core.limits import IDLE_ATTEMPT
 from exportdoctor.core.records.outcome import OutcomeStatus
 from exportdoctor.process.group import name_exit
@@ -68,6 +74,8 @@ def _compare(wanted: NameFreeSignature, code: int, killed: OutcomeStatus | None,
         name, message = next((cause for cause in causes if _is_wanted(wanted, *cause)), (name, message))
     # dynamo takes the traceback away from a cause, which is then printed without its first line
     links = sum(1 for block in output.split(TRACEBACK) if _CAUSED in block or _WHILE_HANDLED in block)
+    if wanted.kind is FailureKind.NUMBERS:
+        return Sighting(says_other_numbers(message), exception=name, message=message, output=output)
     same = _is_wanted(wanted, name, message) and links >= len(wanted.exceptions) - 1
     return Sighting(same, exception=name, message=message, output=output)
 

@@ -18,7 +18,7 @@ import msgspec
 
 from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.failure.finding import Finding
-from exportdoctor.core.failure.kinds import KIND_OF_STATUS, FailureKind
+from exportdoctor.core.failure.kinds import KIND_OF_STATUS, NUMBERS_DIFFER, FailureKind
 from exportdoctor.core.failure.messages import (
     fixes_size,
     normalise,
@@ -231,7 +231,7 @@ class NameFreeSignature(msgspec.Struct, frozen=True):
         match self.kind:
             case FailureKind.CRASH:  # its exception's type is the signal, its message what that means
                 return self.exceptions == (finding.exception.type,)
-            case FailureKind.TIMEOUT | FailureKind.OUT_OF_MEMORY:
+            case FailureKind.TIMEOUT | FailureKind.OUT_OF_MEMORY | FailureKind.NUMBERS:
                 return True
             case _:
                 return self.message == without_arithmetic(without_names(finding.exception.message))
@@ -246,6 +246,8 @@ def name_free_signature(outcome: Outcome, *, exporter: str) -> NameFreeSignature
         return NameFreeSignature(KIND_OF_STATUS[outcome.status], signal, "")
     failure = outcome.failure or Failure(stage="export", exceptions=())
     kind = kind_of(outcome, exporter=exporter)
+    if kind is FailureKind.NUMBERS:
+        return NameFreeSignature(kind, (NUMBERS_DIFFER,), "")
     return NameFreeSignature(
         kind,
         tuple(fact.type for fact in failure.exceptions),

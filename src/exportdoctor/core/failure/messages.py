@@ -16,6 +16,8 @@ TRACEBACK = "Traceback (most recent call last):\n"
 
 ONE_FOR_SEVERAL = "with a tensor of its own for each input, where the example has one for several"
 """In what an input set differs from an example in which one tensor is several inputs."""
+FIRST_TO_DIFFER = "the first value that differs is of "
+"""Before the operator at which the values of an ONNX file begin to differ from the program's."""
 LEAKED_CONSTANT = "fake tensor in the exported program constant's list"
 """Said when all is traced, of a tensor that went past the tracer."""
 UNSUPPORTED_INPUT = "Unsupported input type"
@@ -69,6 +71,10 @@ _USERS_NAMES = (
     (re.compile(r"\b(?!aten\b|prim\b)\w+::\w+"), "<op>"),
     (re.compile(r"\b(?!aten\b|prim\b)\w+\.\w+\.default\b"), "<op>"),
     (re.compile(r"[\w*+ ]+ = <input>"), " <dim> = <input>"),
+    # of ONNX Runtime: a file has a path, its bytes have none
+    (re.compile(r"Load model from \S+ failed:"), ""),
+    (re.compile(r"((?:input parameter|[Nn]ode|output arg) ?)\([^)]*\)"), r"\1(<name>)"),
+    (re.compile(r"([Nn]ame ?:? ?)'[^']*'"), r"\1<name>"),
 )
 # a size that is computed from sizes: how many additions it takes depends on the layers in front, not on the failure
 _ARITHMETIC = (
@@ -129,6 +135,11 @@ def exception_in_text(text: str) -> tuple[str, str]:
         if found and not line.startswith(" "):
             return found[1], "\n".join([found[2] or "", *lines[index + 1 :]]).strip("\n")
     return "", ""
+
+
+def says_other_numbers(message: str) -> bool:
+    """Whether `torch.testing.assert_close` says it of tensors of the same shape and dtype."""
+    return re.match(r"(?:Tensor-likes|Scalars) are not (?:close|equal)!", message) is not None
 
 
 def without_hints(line: str) -> str:

@@ -305,8 +305,9 @@ class CureSearch:
         if found is None and not self.note:
             none_cures = wording.NONE_CURES if target.to == "export" else wording.NONE_CURES_LATER
             compared = [trial for trial in self.trials if trial.result == "error" and trial.outcome.numbers]
-            if target.first.failure is not None and target.first.failure.stage == "numbers":
-                none_cures = wording.NONE_CURES_NUMBERS
+            of_numbers = target.first.failure is not None and target.first.failure.stage == "numbers"
+            if of_numbers:
+                none_cures = wording.NONE_CURES_NUMBERS if target.to == "export" else wording.NONE_CURES_FILE
             elif compared and target.to == "export":
                 none_cures = wording.exports_unproved(compared[0].shims, compared[0].outcome)
             if self.trials and all(trial.outcome.status.says_nothing for trial in self.trials):
@@ -376,7 +377,7 @@ class CureSearch:
             return "not_applicable"
         if after.passed:
             return "cured"
-        if after.numbers:
+        if after.numbers and after.failure is None:
             specialised = self._catalogue.soundness(shims) == "specialised"
             return "cured" if after.agrees_but_for_layout(may_refuse=specialised) else "error"
         if after.status != OutcomeStatus.FAILED or after.failure is None:

@@ -16,8 +16,16 @@ from exportdoctor.core.records.probe import Probe
 from exportdoctor.engine.cure.catalogue import Chain, Ids
 from exportdoctor.report.wording.export import numbers_of_pass_differ, says_unloadable
 
-SEARCHED_STAGES = {"export": "export", "decompose": "decomposed", "translate": "onnx", "load": "ort", "run": "ort"}
-"""The stages of failures for which shims are searched, each with how far the program has to get."""
+SEARCHED_STAGES = {
+    "export": "export",
+    "decompose": "decomposed",
+    "translate": "onnx",
+    "load": "ort",
+    "run": "ort",
+    "numbers": "ort",
+}
+"""The stages of failures for which shims are searched, each with how far the program has to get. Numbers are those of
+an ONNX file; where they are the program's own, that is the export."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -132,7 +132,7 @@ class PartScan:
         stage = root.outcome.failure.stage if root.outcome.failure is not None else "export"
         of_program = diagnosis.has_wrong_numbers(root)
         if stage not in SEARCHED_STAGES and not of_program:
-            return  # no shim is known that mends what a file computes
+            return  # no shim is known that mends it
         self._small = small = None if of_program else small
         to = "export" if of_program else SEARCHED_STAGES[stage]
         template = msgspec.structs.replace(self.questions.template, fqn=diagnosis.captured.prefix, to=to)

@@ -99,8 +99,11 @@ def _gets_to_onnx(part: PartRecord) -> bool:
 
 
 def _failing_stage(part: PartRecord) -> str:
-    """The stage at which the part's root fails as it is; empty where it does not."""
-    return next((stage for stage, how in part.root_stages.items() if how == "fail"), "")
+    """The stage at which the part's root fails as it is; empty where it does not. The numbers of an ONNX file are of
+    its run, those of the program are not."""
+    stage = next((stage for stage, how in part.root_stages.items() if how == "fail"), "")
+    of_file = stage == "numbers" and part.root_stages.get("run") == "pass" and part.numbers is None
+    return "run" if of_file else stage
 
 
 def part_without_shims(part: PartRecord) -> str:

@@ -8,7 +8,13 @@ from typing import NamedTuple
 
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.failure.messages import LEAKED_CONSTANT, ONE_FOR_SEVERAL, fixed_sizes, suggested_fixes
+from exportdoctor.core.failure.messages import (
+    FIRST_TO_DIFFER,
+    LEAKED_CONSTANT,
+    ONE_FOR_SEVERAL,
+    fixed_sizes,
+    suggested_fixes,
+)
 from exportdoctor.report.wording import line_advice
 
 _QUANTIZE_LATER = (
@@ -466,6 +472,18 @@ _CAUSES = (
         lambda *_: (
             "The example has one tensor for several inputs. torch.export takes them for one input, so that the program "
             "reads one of them and no other."
+        ),
+    ),
+    _Cause(
+        FailureKind.NUMBERS,
+        rf"{re.escape(FIRST_TO_DIFFER)}([\w.]+): ",
+        lambda _, match: (
+            f"Write this line without {match[1]}, by other operators that compute the same, for the ONNX file; and "
+            "report the operator to torch.onnx or ONNX Runtime, with the repro."
+        ),
+        lambda _, match: (
+            f"The program does what eager does up to here, and its ONNX file does not: torch.onnx translates "
+            f"{match[1]} to operators that compute something else, or ONNX Runtime computes these otherwise."
         ),
     ),
     _Cause(

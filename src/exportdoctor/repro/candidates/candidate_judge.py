@@ -27,8 +27,8 @@ class CandidateJudge:
     """Compares what a candidate shows with `wanted`. Any thread may ask.
 
     With `eager` a candidate must also run without export, as the user's model does; none may fail there in the same
-    way. `on_other_failure` is called with
-    each candidate that fails in another way, and how it ended. The inputs `violated` stay dynamic.
+    way. `on_other_failure` is called with each candidate that fails in another way, and how it ended. The inputs
+    `violated` stay dynamic, and `closeness`, how near numbers have to be, stays in the script as it is.
     """
 
     runner: CandidateRunner
@@ -37,6 +37,7 @@ class CandidateJudge:
     log: VerdictLog
     eager: bool = False
     violated: frozenset[str] = frozenset()
+    closeness: str = ""
     on_other_failure: Callable[[str, Outcome], None] = ignore_failure
 
     def with_eager(self, eager: bool) -> CandidateJudge:
@@ -45,7 +46,7 @@ class CandidateJudge:
 
     def __call__(self, source: str) -> Verdict:
         """The verdict of one candidate; from the log where it has one."""
-        if makes_one_static(source, self.violated):
+        if makes_one_static(source, self.violated) or self.closeness not in source:
             return Verdict.UNKNOWN
         key = f"{self.eager} {source}"
         found = self.log.verdict_of(key)

@@ -6,12 +6,14 @@ They are decomposed in the exported program, by `ExportedProgram.run_decompositi
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from exportdoctor.core.failure.messages import FIRST_TO_DIFFER
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
@@ -357,6 +359,8 @@ _MISSING = (
     r"|aten_repeat_interleave_Tensor\(\)"
 )
 
+_WRONG = rf"{re.escape(FIRST_TO_DIFFER)}aten\.(?:{'|'.join(map(re.escape, _RULES))}):"
+
 SHIM = Shim(
     id="decomposed-for-onnx",
     title="Computes operators that ONNX does not have by others: searchsorted, cdist, cummax, median and their like",
@@ -376,6 +380,7 @@ SHIM = Shim(
     cures=(
         Cure(kinds=("translate",), message=_MISSING, exporters=("export", "export-strict")),
         Cure(kinds=("run", "load"), message="ScatterElements", exporters=("export", "export-strict")),
+        Cure(kinds=("numbers",), message=_WRONG, exporters=("export", "export-strict")),
         Cure(kinds=("load",), message=r"implementation for Where\(", exporters=("export", "export-strict")),
     ),
     link="https://docs.pytorch.org/docs/stable/onnx_export.html",

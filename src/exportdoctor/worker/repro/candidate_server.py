@@ -23,6 +23,8 @@ import msgspec
 import torch
 
 from exportdoctor.core.codec import decode, encode
+from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
+from exportdoctor.core.failure.messages import says_other_numbers
 from exportdoctor.core.limits import IDLE_CANDIDATE
 from exportdoctor.core.protocol.repro import CANDIDATE_FILE, Candidate
 from exportdoctor.core.records.outcome import ExceptionFact, Failure, Outcome, OutcomeStatus, Stage
@@ -87,7 +89,8 @@ def _execute(candidate: Candidate, writer: int) -> Outcome:
         stage: Stage = "export" if gate.entered else "capture"
         chain = tuple(cause_chain(error))
         if gate.entered and (later := _later_stage(chain)):
-            innermost = ExceptionFact(type=qualified_name(type(chain[-1])), message=str(chain[-1]))
+            kind = NUMBERS_DIFFER if later == "numbers" else qualified_name(type(chain[-1]))
+            innermost = ExceptionFact(type=kind, message=str(chain[-1]))
             failure = Failure(stage=later, exceptions=(innermost,))
             return _outcome(candidate, OutcomeStatus.FAILED, started, failure)
         failure = describe_failure(error, stage=stage, names={})
@@ -109,11 +112,17 @@ def _execute(candidate: Candidate, writer: int) -> Outcome:
 
 
 def _later_stage(chain: tuple[BaseException, ...]) -> Stage | None:
-    """The stage after the export in which it was raised: by torch.onnx, or below the script's own decomposition."""
+    """The stage after the export in which it was raised: by torch.onnx, below the script's own decomposition, by ONNX
+    Runtime, or by the comparison of what that gives."""
     names = [qualified_name(type(error)) for error in chain]
     if names[0].startswith("torch.onnx."):
         return None if any(name.endswith("TorchExportError") for name in names) else "translate"
-    called = [link.tb_frame.f_code.co_name for link in tracebacks(chain[0])]
+    frames = [link.tb_frame for link in tracebacks(chain[0])]
+    called = [frame.f_code.co_name for frame in frames]
+    if any(str(frame.f_globals.get("__name__")).startswith("onnxruntime") for frame in frames):
+        return "load" if "initialize_inference_session" in called else "run"
+    if "assert_close" in called:
+        return "numbers" if says_other_numbers(str(chain[0])) else None
     return "decompose" if "run_decompositions" in called else None
 
 

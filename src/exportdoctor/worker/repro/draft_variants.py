@@ -18,12 +18,12 @@ from exportdoctor.core.records.probe import Probe
 from exportdoctor.shims.export_call import ExportCall, shapes_by_name
 from exportdoctor.shims.torch_export import bundled_keywords
 from exportdoctor.targets.training_mode import depends_on_mode
-from exportdoctor.torch_internals.trees import tree_unflatten
+from exportdoctor.torch_internals.trees import tree_leaves, tree_unflatten
 from exportdoctor.worker.capture.call_shapes import CallShapes
 from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.capture.session import PartCapture, shapes_for
 from exportdoctor.worker.capture.size_inference import infer_size
-from exportdoctor.worker.repro.script.literals import export_code, shapes_code
+from exportdoctor.worker.repro.script.literals import compares_numbers, drawn_code, export_code, shapes_code
 from exportdoctor.worker.repro.script.prune import CodeSelection
 from exportdoctor.worker.repro.script.recorder import Record
 from exportdoctor.worker.repro.script.registrations import write_registrations
@@ -43,14 +43,13 @@ def write_drafts(
 ) -> Iterator[ScriptDraft]:
     """Drafts from the barest to the fullest; one that cannot be written leaves a note."""
     yield from write_stand_ins(outcome, probe.exporter)
-    stage = outcome.failure.stage if outcome.failure is not None else "export"
     seen: set[str] = set()
     by_calls = _of_calls(part, probe, outcome, notes)  # gives each once
     for what, run, substitute, decorators in _ways(part, probe, record):
         try:
             selection = CodeSelection.of(run, substitute=substitute, decorators=decorators)
             sizes = (False, True) if probe.opaque else (False,)
-            drafts = [_write_draft(part, probe, what, selection, stage=stage, sized=one) for one in sizes]
+            drafts = [_write_draft(part, probe, what, selection, outcome, sized=one) for one in sizes]
         except Exception as error:  # another way may do
             notes.append(f"no script of {what}: {type(error).__name__}: {error}")
             traceback.print_exc()
@@ -92,7 +91,7 @@ def _ways(part: PartCapture, probe: Probe, record: Record) -> Iterator[_Way]:
 
 
 def _write_draft(
-    part: PartCapture, probe: Probe, what: str, selection: CodeSelection, *, stage: str, sized: bool
+    part: PartCapture, probe: Probe, what: str, selection: CodeSelection, outcome: Outcome, *, sized: bool
 ) -> ScriptDraft:
     """One draft; with `sized` what opaque children return has sizes that follow from their inputs'."""
     module, call = part.module_at(probe.fqn), part.calls_of(probe.fqn)[probe.call]
@@ -107,12 +106,13 @@ def _write_draft(
     if isinstance(shapes, dict) and bundled_keywords(inspect.signature(module.forward), call.args, call.kwargs):
         shapes = shapes_by_name(ExportCall(module=module, args=call.args, kwargs=call.kwargs, dynamic_shapes=shapes))
     positional, keywords = _positional(module, call.args, call.kwargs, shapes)
-    args, kwargs = script.value_code(positional), script.value_code(keywords)
+    drawn = drawn_code(tree_leaves((positional, keywords))) if compares_numbers(outcome) else {}
+    args, kwargs = script.value_code(positional, known=drawn), script.value_code(keywords, known=drawn)
     dims: dict[str, str] = {}
     dynamic = "" if shapes is None else f", dynamic_shapes={shapes_code(shapes, dims)}"
     ending = [*known, *(f"{name} = {code}" for name, code in dims.items())]
     export_call = export_code(
-        probe.exporter, f"{instance}, {args}", kwargs=kwargs if keywords else "", shapes=dynamic, stage=stage
+        probe.exporter, instance, args, kwargs=kwargs if keywords else "", shapes=dynamic, of=outcome
     )
     ending.append(export_call)
     notes, imports = tuple(dict.fromkeys(script.notes)), tuple(dict.fromkeys(script.imports))

@@ -68,7 +68,7 @@ def _class_called(name: str) -> type | None:
 def _uses(made: str, exporter: Exporter) -> Iterator[tuple[str, str]]:
     """A model and its export: the object is the output, part of one, the input, an input with a dynamic size."""
     for output in (made, f"(x, {made})"):
-        yield _RETURNS.format(output=output), export_code(exporter, "Model(), (torch.ones(2),)")
+        yield _RETURNS.format(output=output), export_code(exporter, "Model()", "(torch.ones(2),)")
     for shapes in ("", *_DYNAMIC):
         given = f", dynamic_shapes=({shapes},)" if shapes else ""
-        yield "", export_code(exporter, f"torch.nn.Identity(), ({made},)", shapes=given)
+        yield "", export_code(exporter, "torch.nn.Identity()", f"({made},)", shapes=given)

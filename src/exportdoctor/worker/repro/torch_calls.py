@@ -29,7 +29,14 @@ from exportdoctor.worker.attempt.export_attempt import attempt
 from exportdoctor.worker.capture.dim_names import declared_dims, dims_of_submodule, select_dims
 from exportdoctor.worker.capture.session import PartCapture, shapes_for
 from exportdoctor.worker.repro.call_log import CallLog, read_calls, write_symbolic
-from exportdoctor.worker.repro.script.literals import export_code, plain_code, shapes_code, tensor_code
+from exportdoctor.worker.repro.script.literals import (
+    compares_numbers,
+    drawn_code,
+    export_code,
+    plain_code,
+    shapes_code,
+    tensor_code,
+)
 from exportdoctor.worker.repro.watched_run import run_in_child
 
 _UNGUARDED = re.compile(r"data-dependent expression (.+?)(?: \(unhinted: (.+?)\)\.?(?:  \(|$)|\.?$)", re.M)
@@ -52,8 +59,6 @@ _Input = tuple[Any, dict[int | None, Any]]
 def write_call_drafts(part: PartCapture, probe: Probe, outcome: Outcome) -> Iterator[ScriptDraft]:
     """The drafts; none where the calls are not seen one by one, or too many lead to the failure."""
     stage = outcome.failure.stage if outcome.failure else "export"
-    if stage not in ("export", "decompose", "translate"):
-        return
     unseen = stage != "export" or EXPORTERS[probe.exporter].traces_with_dynamo
     watched = msgspec.structs.replace(probe, exporter="export", to="export") if unseen else probe
     culprit = outcome.failure.culprit if outcome.failure else None
@@ -98,7 +103,7 @@ def write_call_drafts(part: PartCapture, probe: Probe, outcome: Outcome) -> Iter
                  if name in used and path in inputs]  # fmt: skip
         if any(name.startswith("x") for name in used.difference(name for name, *_ in given)):
             continue  # an input that a shim has made, and that is not known here
-        yield ScriptDraft(what=_MADE_BY, source=_render(lines, given, probe, stage=stage))
+        yield ScriptDraft(what=_MADE_BY, source=_render(lines, given, probe, outcome))
 
 
 def _attempt_logged(part: PartCapture, probe: Probe, out: int, suspect: str) -> Outcome:
@@ -265,13 +270,17 @@ def _leading_to(ending: str, calls: list[Any], values: _Values, most: int = _MOS
 _Given = tuple[str, Any, dict[int | None, Any], list[int]]
 
 
-def _render(lines: list[str], given: list[_Given], probe: Probe, *, stage: str) -> str:
+def _render(lines: list[str], given: list[_Given], probe: Probe, outcome: Outcome) -> str:
     names = ", ".join(["self", *(name for name, *_ in given)])
-    values = "".join(f"{tensor_code(v) if isinstance(v, torch.Tensor) else plain_code(v)}, " for _, v, *_ in given)
+    drawn = drawn_code(value for _, value, *_ in given) if compares_numbers(outcome) else {}
+    codes = (
+        drawn.get(id(v)) or (tensor_code(v) if isinstance(v, torch.Tensor) else plain_code(v)) for _, v, *_ in given
+    )
+    values = "".join(f"{code}, " for code in codes)
     dims: dict[str, str] = {}
     shapes = [shapes_code(_shapes(value, declared, axes), dims) for _, value, declared, axes in given]
     dynamic = f", dynamic_shapes=({', '.join(shapes)},)" if any(one != "None" for one in shapes) else ""
-    call = export_code(probe.exporter, f"Model(), ({values})", shapes=dynamic, stage=stage)
+    call = export_code(probe.exporter, "Model()", f"({values})", shapes=dynamic, of=outcome)
     body = "\n        ".join(lines)
     named = "".join(f"{name} = {code}\n" for name, code in dims.items())
     return f"import torch\nclass Model(torch.nn.Module):\n    def forward({names}):\n        {body}\n{named}{call}\n"

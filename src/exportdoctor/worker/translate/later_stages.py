@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
+from exportdoctor.core.failure.messages import FIRST_TO_DIFFER
+from exportdoctor.core.protocol.export import StageFailure
 from exportdoctor.core.records.outcome import Agreement, ExceptionFact, Failure, Frame, OpFact, Stage
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.report import wording
@@ -24,7 +27,8 @@ from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.describe.describe_failure import cause_chain, qualified_name
 from exportdoctor.worker.describe.own_fault import own_fault
 from exportdoctor.worker.prove.compare_outputs import are_nan, compare_outputs
-from exportdoctor.worker.translate.failed_node import describe_stage_failure
+from exportdoctor.worker.translate.failed_node import describe_stage_failure, fx_fact, with_node
+from exportdoctor.worker.translate.onnx_first_difference import first_differing_node
 from exportdoctor.worker.translate.onnx_program import check_model, flat_inputs, flat_outputs, save_model, translate
 from exportdoctor.worker.translate.onnx_session import OnnxSession
 
@@ -106,13 +110,9 @@ def run_later_stages(
     if not row.holds and eager.is_random:
         return PassedStages(dict.fromkeys(passed, "pass"), translated.lost_writes, is_random=True)
     if not row.holds:
-        fact = ExceptionFact(type=NUMBERS_DIFFER, message=wording.numbers_differ(row))
-        raise StageFailed(
-            "numbers",
-            Failure(stage="numbers", exceptions=(fact,), in_training=in_training_mode(module)),
-            passed,
-            (row,),
-        )
+        failure = _difference(row, translated.made, program, copy_inputs(inputs), prefix)
+        failure = msgspec.structs.replace(failure, in_training=in_training_mode(module))
+        raise StageFailed("numbers", failure, passed, (row,))
     shown = are_nan(list(answers))
     told = passed if shown and all(shown) else (*passed, "numbers")  # NaN that agrees with NaN shows nothing
     return PassedStages(dict.fromkeys(told, "pass"), translated.lost_writes)
@@ -127,11 +127,30 @@ def _stage(stage: Stage, work: Any, passed: tuple[Stage, ...], prefix: str, mode
         raise StageFailed(stage, _failure(stage, error, prefix, model), passed) from error
 
 
+def _difference(row: Agreement, made: Any, program: Any, inputs: Inputs, prefix: str) -> Failure:
+    """The failure of a file that gives other numbers, at the node where they begin, if there is one."""
+    said = wording.numbers_differ(row)
+    try:
+        found = first_differing_node(made, program, inputs)
+    except Exception:  # values in between that onnxscript does not make outputs of the model
+        found = None
+    if found is None:
+        return Failure(stage="numbers", exceptions=(ExceptionFact(type=NUMBERS_DIFFER, message=said),))
+    node, differs = found
+    message = f"{said}; {FIRST_TO_DIFFER}{node.target}: it {differs}"
+    described = with_node(StageFailure(stage="numbers", exception="", message=""), fx_fact(node), prefix)
+    return _at_node(described, ExceptionFact(type=NUMBERS_DIFFER, message=message), prefix)
+
+
 def _failure(stage: Stage, error: Exception, prefix: str, model: Path | None) -> Failure:
-    """The failure with one frame: the line of the forward that the node came from."""
+    """What a stage raised."""
     found = describe_stage_failure(stage, error, prefix=prefix, model=model)
     *_, innermost = cause_chain(error)
-    fact = ExceptionFact(type=qualified_name(type(innermost)), message=str(innermost))
+    return _at_node(found, ExceptionFact(type=qualified_name(type(innermost)), message=str(innermost)), prefix)
+
+
+def _at_node(found: StageFailure, fact: ExceptionFact, prefix: str) -> Failure:
+    """The failure with one frame: the line of the forward that the node came from."""
     frame = Frame(
         file=found.file or "<graph>",
         line=found.line,
@@ -141,4 +160,5 @@ def _failure(stage: Stage, error: Exception, prefix: str, model: Path | None) ->
         user=True,
     )
     op = OpFact(name=found.op, arguments=found.takes, raised=True) if found.op else None
-    return Failure(stage=stage, exceptions=(fact,), frames=(frame,) if found.node or found.file else (), op=op)
+    frames = (frame,) if found.node or found.file else ()
+    return Failure(stage=found.stage, exceptions=(fact,), frames=frames, op=op)

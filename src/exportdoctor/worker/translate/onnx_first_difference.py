@@ -7,6 +7,7 @@ value and never stops early; here 200 values share a run, and the search ends at
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ import torch
 from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
 from exportdoctor.core.protocol.export import StageFailure
 from exportdoctor.shims import ExportCall, export_program
+from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import copy_inputs
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
 from exportdoctor.worker.prove.compare_outputs import LARGEST, largest_difference
@@ -22,6 +24,8 @@ from exportdoctor.worker.translate.failed_node import fx_fact, with_node
 from exportdoctor.worker.translate.onnx_program import flat_inputs, in_pairs, quiet, runnable, translate
 
 _AT_A_TIME = 200
+_MOST_BYTES = 2**30
+"""Of values of the program that are kept at a time."""
 
 
 def first_difference(call: ExportCall, one: InputSet, *, opset: int, prefix: str) -> StageFailure | None:
@@ -29,45 +33,62 @@ def first_difference(call: ExportCall, one: InputSet, *, opset: int, prefix: str
     program = export_program(call)
     reader = copy.copy(program)
     made = translate(program, opset=opset).made
-    inputs = call.convert(copy_inputs(one.inputs))
+    found = first_differing_node(made, reader, call.convert(copy_inputs(one.inputs)))
+    if found is None:
+        return None
+    node, said = found
+    mismatch = StageFailure(stage="numbers", exception=NUMBERS_DIFFER, message=f"{node.name} {said}")
+    return with_node(mismatch, fx_fact(node), prefix)
+
+
+def first_differing_node(made: Any, reader: Any, inputs: Inputs) -> tuple[torch.fx.Node, str] | None:
+    """The first node of the decomposed program whose value is another one in `made`, torch.onnx's model of it, and how
+    it differs; None where all agree. `reader` is the program as exported, and `inputs` are what it takes."""
     flat = flat_inputs(reader, *inputs)
-    recorder = _Recorder(runnable(made.exported_program))
-    recorder.run(*inputs_in_traced_order(reader, *inputs))
+    module = runnable(made.exported_program)
     known = {value.name for node in made.model.graph for value in node.outputs}
-    nodes = [node for node in recorder.seen if node.name in known]
-    for start in range(0, len(nodes), _AT_A_TIME):
-        several = nodes[start : start + _AT_A_TIME]
-        with quiet():
-            answers = made.compute_values([node.name for node in several], tuple(flat))
-        for node, answer in zip(several, answers, strict=True):
-            found = _differs(node, answer, recorder.seen[node])
-            if found:
-                mismatch = StageFailure(stage="numbers", exception=NUMBERS_DIFFER, message=found)
-                return with_node(mismatch, fx_fact(node), prefix)
+    nodes = [node for node in module.graph.nodes if node.op == "call_function" and node.name in known]
+    while nodes:
+        seen = _Recorder(module, nodes).record(inputs_in_traced_order(reader, *copy_inputs(inputs)))
+        for start in range(0, len(seen), _AT_A_TIME):
+            several = list(seen)[start : start + _AT_A_TIME]
+            with quiet():
+                answers = made.compute_values([node.name for node in several], tuple(flat))
+            for node, answer in zip(several, answers, strict=True):
+                if said := _differs(answer, seen[node]):
+                    return node, said
+        nodes = nodes[nodes.index(list(seen)[-1]) + 1 :] if seen else []
     return None
 
 
-def _differs(node: torch.fx.Node, answer: torch.Tensor, wanted: torch.Tensor) -> str:
+def _differs(answer: torch.Tensor, wanted: torch.Tensor) -> str:
     wanted = in_pairs(wanted)
     if answer.shape != wanted.shape:
-        return f"{node.name} is {list(answer.shape)} in the file and {list(wanted.shape)} in the program"
+        return f"is {list(answer.shape)} in the file and {list(wanted.shape)} in the program"
     absolute, _, allowed = largest_difference(answer.to(wanted.dtype), wanted)
     if absolute <= allowed:
         return ""
     by = f"by {absolute:.2g}, where {allowed:.2g} is allowed" if absolute < LARGEST else "in what is not finite"
-    return f"{node.name} differs from the program's {by}"
+    return f"differs from the program's {by}"
 
 
 class _Recorder(torch.fx.Interpreter):
-    """Runs a program and keeps every tensor that an op gives, in order."""
+    """Runs a program and keeps the tensors of these nodes, in order, as many as memory is meant for."""
 
-    def __init__(self, module: torch.fx.GraphModule) -> None:
+    def __init__(self, module: torch.fx.GraphModule, nodes: Sequence[torch.fx.Node]) -> None:
         super().__init__(module)
-        self.seen: dict[torch.fx.Node, torch.Tensor] = {}
+        self._nodes, self._bytes = frozenset(nodes), 0
+        self._seen: dict[torch.fx.Node, torch.Tensor] = {}
+
+    def record(self, given: Sequence[Any]) -> dict[torch.fx.Node, torch.Tensor]:
+        """What was kept of one run."""
+        self.run(*given)
+        return self._seen
 
     def run_node(self, n: torch.fx.Node) -> Any:
-        """The value; a tensor of an op is kept."""
+        """The value; a tensor of such a node is kept."""
         value = super().run_node(n)
-        if n.op == "call_function" and isinstance(value, torch.Tensor):
-            self.seen[n] = value.detach().clone()
+        if n in self._nodes and isinstance(value, torch.Tensor) and self._bytes < _MOST_BYTES:
+            self._seen[n] = value.detach().clone()
+            self._bytes += value.nbytes
         return value

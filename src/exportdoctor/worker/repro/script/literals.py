@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import inspect
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from exportdoctor.core.exporters import EXPORTERS, Exporter
+from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.torch_internals.fake_tensors import is_fake
 
 PLAIN = (type(None), bool, int, str, bytes)
@@ -55,6 +57,12 @@ def tensor_code(tensor: torch.Tensor) -> str:
     grad = ", requires_grad=True" if tensor.requires_grad and not isinstance(tensor, torch.nn.Parameter) else ""
     whole = tensor.dtype in (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
     return f"torch.{'zeros' if whole else 'ones'}({_shape(tensor)}{dtype}{grad})"
+
+
+def drawn_code(values: Iterable[Any]) -> dict[int, str]:
+    """By id the code of tensors of floating point numbers with values at random: equal ones hide how numbers differ."""
+    drawn = [one for one in values if isinstance(one, torch.Tensor) and one.layout == torch.strided]
+    return {id(one): f"torch.randn({_shape(one)}{_dtype(one)})" for one in drawn if one.is_floating_point()}
 
 
 def _dtype(tensor: torch.Tensor) -> str:
@@ -142,23 +150,50 @@ def torch_name(value: Any) -> str:
     return f"{getattr(value, '__module__', 'torch')}.{getattr(value, '__qualname__', name)}"
 
 
-_TO_ONNX = "torch.onnx.export({inputs}{kwargs_argument}{shapes}, dynamo=True)"
+_TO_ONNX = "torch.onnx.export({module}, {args}{kwargs_argument}{shapes}, dynamo=True)"
+_RUN_ONNX = f"""args = {{args}}
+{_TO_ONNX.replace("{args}", "args")}(*args{{named}})"""
+_COMPARE_ONNX = f"""model, args = {{module}}, {{args}}
+program = {_TO_ONNX.replace("{args}", "args").replace("{module}", "model")}
+found, wanted = program(*args{{named}}), torch.utils._pytree.tree_leaves(model(*args{{named}}))
+torch.testing.assert_close(found, tuple(wanted), {{close}})"""
+_BEHIND_EXPORT = {"translate": _TO_ONNX, "load": _RUN_ONNX, "run": _RUN_ONNX, "numbers": _COMPARE_ONNX}
+"""What a script does where a stage behind the export fails; an `ONNXProgram` that is called runs in ONNX Runtime."""
 
 
-def export_code(exporter: Exporter, inputs: str, *, kwargs: str = "", shapes: str = "", stage: str = "export") -> str:
-    """The call that exports, and goes on to the `stage` that fails: decompose or translate.
+def export_code(
+    exporter: Exporter, module: str, args: str, *, kwargs: str = "", shapes: str = "", of: Outcome | None = None
+) -> str:
+    """The statements that export, and go on to the stage at which the outcome `of` fails.
 
-    `inputs` are the module and its positional inputs, `shapes` has its own comma.
+    `module` and its positional inputs `args` are code; `shapes` has its own comma.
     """
     strict_by_default = inspect.signature(torch.export.export).parameters["strict"].default
-    script = _TO_ONNX if stage == "translate" else EXPORTERS[exporter].script
+    stage = of.failure.stage if of is not None and of.failure is not None else "export"
+    script = _BEHIND_EXPORT.get(stage, EXPORTERS[exporter].script.replace("{inputs}", "{module}, {args}"))
     return f"{script}{'.run_decompositions()' if stage == 'decompose' else ''}".format(
-        inputs=inputs,
+        module=module,
+        args=args,
+        named=f", **{kwargs}" if kwargs else "",
+        close=_closeness(of) if of is not None else "",
         kwargs=f", {kwargs}" if kwargs else "",
         kwargs_argument=f", kwargs={kwargs}" if kwargs else "",
         shapes=shapes,
         non_strict=", strict=False" if strict_by_default else "",
     )
+
+
+def compares_numbers(outcome: Outcome) -> bool:
+    """Whether a script of it compares what ONNX Runtime computes."""
+    return outcome.failure is not None and outcome.failure.stage == "numbers"
+
+
+def _closeness(outcome: Outcome) -> str:
+    """How near values have to be: a tenth of how far they are apart, rounded, so that no rounding is taken for it."""
+    row = next(iter(outcome.numbers), None)
+    apart = row.max_abs / 10 if row is not None and math.isfinite(row.max_abs) else 0.0
+    rounded = float(f"{max(apart, row.tolerance if row is not None else 0.0):.0e}")
+    return f"rtol=0, atol={rounded!r}, equal_nan=True"
 
 
 def shapes_code(shapes: Any, dims: dict[str, str]) -> str:
