@@ -30,6 +30,7 @@ from branching_models import (
     Early,
     Finding,
     Growing,
+    Guarded,
     InsideAndOut,
     LookingUp,
     Named,
@@ -103,7 +104,7 @@ def test_comments_and_strings_at_the_margin_are_no_obstacle(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [Early, Several, Named, Asked, Calling, Telling, Numbered])
+@pytest.mark.parametrize("make", [Early, Several, Named, Asked, Calling, Telling, Numbered, Guarded])
 def test_the_program_answers_as_eager_on_both_sides_of_each_branch(make: Callable[[], nn.Module]) -> None:
     call = call_of(make)
     with pytest.raises(Exception, match=r"data-dependent"):
@@ -259,7 +260,19 @@ class OfTwoTypes(nn.Module):
         return x.to(torch.int64) * (2 if x.sum().item() > 1 else 0.5)
 
 
-@pytest.mark.parametrize("make", [Worded, OfTwoTypes])
+class Rounded(nn.Module):
+    """A number that the other arm's tensor cannot be: in float64 it would be another product."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.double() * (x.abs().max() if x.sum() > 1 else 0.1)
+
+
+class OfRows(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (x.sum(0) if x.sum() > 1 else 2.0)
+
+
+@pytest.mark.parametrize("make", [Worded, OfTwoTypes, Rounded, OfRows])
 def test_what_cannot_be_chosen_between_fails_as_without_the_shim(make: Callable[[], nn.Module]) -> None:
     """With the same words, from the same function: another failure would be told as hidden by the first."""
     call = call_of(make)

@@ -330,7 +330,7 @@ class CureSearch:
     def _reduce(
         self, target: SearchTarget, cured: CuringSet, *, confirm: ConfirmingProbe | None = None
     ) -> ProbeSteps[CuringSet]:
-        """The smallest subset of `cured` that still cures (ddmin)."""
+        """The smallest subset of `cured` that still cures (ddmin), and refuses no input set that it takes."""
         search, reply, best = ddmin(cured.shims), None, cured
         while True:
             try:
@@ -343,7 +343,8 @@ class CureSearch:
                 if not subset:
                     continue  # without any it fails
                 answer = yield from _ask(target, subset)
-                if self._result(target.first, answer, subset) == "cured":
+                cures = self._result(target.first, answer, subset) == "cured"
+                if cures and _refused_by(answer) <= _refused_by(best.outcome):
                     chain = tuple(pair for pair in best.chain if pair[0] in subset)
                     reply, best = index, replace(best, shims=subset, outcome=answer, chain=chain)
                     yield self._confirm_ahead(best, confirm)
@@ -421,6 +422,11 @@ class _TargetProber:
 def _is_behind_the_export(failure: Failure) -> bool:
     """Whether it is of a later stage, or a program's that refuses inputs."""
     return failure.stage != "export" or any(fact.type == SIZES_REFUSED for fact in failure.exceptions)
+
+
+def _refused_by(outcome: Outcome) -> set[tuple[str, str]]:
+    """The input sets that a program refuses, by kind and description."""
+    return {(row.kind, row.inputs) for row in outcome.numbers if row.refused}
 
 
 def _ask(target: SearchTarget, shims: Ids, *, proved: bool = True) -> ProbeSteps[Outcome]:

@@ -17,7 +17,7 @@ from typing import Any
 from exportdoctor.shims.record import NotApplicable
 from exportdoctor.shims.rules.branches.arm_watch import Unmergeable, reachable, watch_arm
 from exportdoctor.shims.rules.branches.arm_writes import COPY, OWN_TENSOR, WRITTEN, Holder, is_copy
-from exportdoctor.shims.rules.branches.chosen_numbers import choose_number, choose_tensor
+from exportdoctor.shims.rules.branches.chosen_numbers import beside_tensor, choose_number, choose_tensor
 from exportdoctor.shims.rules.code.later_writes import LaterWrites
 from exportdoctor.shims.rules.code.observed_rewrite import UNBOUND, ObservedRewrite, value_of
 from exportdoctor.shims.rules.code.writes import WRITE_BACK
@@ -402,8 +402,6 @@ def _as_truth(value: Any) -> Any:
 
 
 def _merge(chosen: Any, one: Any, other: Any) -> Any:
-    import torch
-
     if one is other or other is UNBOUND:  # the arm that does not bind a name leads nowhere that reads it
         return one
     if one is UNBOUND:
@@ -414,9 +412,9 @@ def _merge(chosen: Any, one: Any, other: Any) -> Any:
     if layout != same:
         raise Unmergeable("the arms give results of other structure")
     if len(left) == 1 and left[0] is one:
-        if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        if not _is_tensor(one) and not _is_tensor(other):
             return choose_number(chosen, one, other)
-        return choose_tensor(chosen, *_alike(one, other))
+        return choose_tensor(chosen, *_alike(beside_tensor(one, other), beside_tensor(other, one)))
     return tree_unflatten([_merge(chosen, a, b) for a, b in zip(left, right, strict=True)], layout)
 
 

@@ -21,6 +21,42 @@ def choose_tensor(chosen: Any, one: Any, other: Any) -> Any:
     return torch.where(chosen, one, other)
 
 
+def beside_tensor(value: Any, other: Any) -> Any:
+    """A number of Python to be chosen beside the tensor `other` as one of its dtype, which has no dimension, so that it
+    is promoted as a number among floats; a tensor as it is.
+
+    Raises Unmergeable for another value, for a tensor with dimensions, and for a number that is none of that dtype.
+    """
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value
+    dtype = other.dtype
+    kinds = (int, float) if dtype.is_floating_point else (bool,) if dtype is torch.bool else (int,)
+    if other.dim() or dtype.is_complex or type(value) not in kinds or not _fits(value):
+        raise Unmergeable(f"one arm gives a tensor, the other {value!r:.40}")
+    made = torch.full((), value, dtype=dtype, device=other.device)
+    if not _is_exact(value, dtype):
+        raise Unmergeable(f"one arm gives a tensor of {dtype}, the other {value!r:.40}, which that cannot be")
+    return made
+
+
+def _is_exact(value: Any, dtype: Any) -> bool:
+    """Whether a tensor of that dtype can have this number. By arithmetic of Python alone: a tensor would be traced."""
+    import torch
+
+    if dtype is torch.bool:
+        return True
+    if not dtype.is_floating_point:
+        return bool(torch.iinfo(dtype).min <= value <= torch.iinfo(dtype).max)
+    limits = torch.finfo(dtype)
+    if value == 0 or not math.isfinite(value):
+        return True
+    fraction, _ = math.frexp(value)
+    whole = fraction * 2 / limits.eps  # eps is the last of its binary digits beside 1
+    return bool(float(value) == value and limits.tiny <= abs(value) <= limits.max and whole == math.floor(whole))
+
+
 def choose_number(chosen: Any, one: Any, other: Any) -> Any:
     """The one that the tensor `chosen`, bool (), says: as Python's own number, so that it is promoted as one.
 
