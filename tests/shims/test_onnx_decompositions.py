@@ -32,6 +32,13 @@ def build():
 FIRST = torch.zeros(4, 2, dtype=torch.int64)
 
 
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, **how: bool) -> Tensor:
+    """Of which the first row attends to nothing."""
+    none: Any = False if mask.dtype is torch.bool else -math.inf
+    mask = torch.cat([torch.full_like(mask[:1], none), mask[1:]])
+    return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, **how)
+
+
 def edges(x: Tensor) -> Tensor:
     return x.sort(-1).values
 
@@ -73,6 +80,16 @@ OPERATORS: dict[str, Operator] = {
                           (x * 2).round().argsort(stable=True, dim=1)),
     "where of bools": lambda x, y: (torch.where(x > 0, y > 0, x < y), torch.where(x[0] > 0, y > x, x < y),
                                     torch.where(x > 0, (y > 0)[:, :1], torch.tensor(True)), torch.where(x > 0, x, y)),
+    "sums of bools": lambda x, y: ((x > 0) + (y > 0), (x > 0) + True, (x[0] > 0) + (y > 1)),
+    "addmm of whole numbers": lambda x, y: torch.addmm(
+        (x[0] * 9).long(), (x * 9).long(), (y * 9).long(), alpha=-2, beta=3
+    ),
+    "fmax": lambda x, y: (x.fmax(y), x.fmin(y), torch.where(x > 0.5, math.nan, x).fmax(y), (x * 9).long().fmin(y)),
+    "attention": lambda x, y: (
+        attend(x[None], y[None], x[None], x > 0.2),
+        attend(x[None], y[None], y[None], torch.where(y > 0.2, x, -math.inf)),
+        attend(x.view(1, 4, 2, 2), y.view(1, 2, 4, 2), x.view(1, 2, 4, 2), y.view(2, 8)[:, :4] > 0, enable_gqa=True),
+    ),
 }  # fmt: skip
 
 
@@ -103,7 +120,7 @@ def test_what_stands_in_the_place_of_an_operator_computes_the_same(name: str) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
 @pytest.mark.parametrize(
-    "name", [name for name in OPERATORS if not name.startswith(("searchsorted", "scatter", "cdist"))]
+    "name", [name for name in OPERATORS if not name.startswith(("searchsorted", "scatter", "cdist", "attention"))]
 )
 def test_the_ends_of_the_range_and_what_is_no_number_give_the_same(name: str, dtype: torch.dtype) -> None:
     """Found by an attack: hypot and cumprod overflowed on the way, and the index of a median was that of no NaN."""

@@ -304,6 +304,64 @@ def _choose_flags(_: Any, chosen: Any, one: Any, other: Any) -> Any:
     return (chosen & one) | (~chosen & other)
 
 
+def _attend(
+    _: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """As `scaled_dot_product_attention`, which gives zeros where a mask leaves nothing to attend to."""
+    import torch
+
+    if attn_mask is None or dropout_p or is_causal:
+        return NotImplemented
+    dtype, wider = query.dtype, torch.promote_types(query.dtype, torch.float32)
+    if enable_gqa:
+        times = query.shape[-3] // key.shape[-3]
+        key, value = (one.unsqueeze(-3).expand(*one.shape[:-2], times, *one.shape[-2:]).flatten(-4, -3)
+                      for one in (key, value))  # fmt: skip
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = query.to(wider).matmul(key.to(wider).mT) * scale
+    if attn_mask.dtype is torch.bool:
+        scores = torch.where(attn_mask, scores, -math.inf)
+    else:
+        scores = scores + attn_mask.to(wider)
+    none = (scores == -math.inf).all(-1, keepdim=True)
+    weights = torch.where(none, 0.0, torch.where(none, 0.0, scores).softmax(-1))
+    return weights.matmul(value.to(wider)).to(dtype)
+
+
+def _add_flags(_: Any, one: Any, other: Any, *, alpha: Any = 1) -> Any:
+    """As the sum of bools, for which ONNX has no Add."""
+    import torch
+
+    are_flags = all(type(value) is bool or getattr(value, "dtype", None) is torch.bool for value in (one, other))
+    return one | other if are_flags and alpha == 1 else NotImplemented
+
+
+def _multiply_whole(_: Any, added: Any, one: Any, other: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """As `torch.addmm` of whole numbers, for which ONNX Runtime has no Gemm."""
+    return NotImplemented if one.is_floating_point() else added * beta + one.mm(other) * alpha
+
+
+def _extreme_without_nan(_: Any, one: Any, other: Any, *, highest: bool) -> Any:
+    """As `torch.fmax` and `torch.fmin`, which leave NaN out."""
+    import torch
+
+    dtype = torch.result_type(one, other)
+    one, other = one.to(dtype), other.to(dtype)
+    both = torch.maximum(one, other) if highest else torch.minimum(one, other)
+    if not dtype.is_floating_point:
+        return both
+    return torch.where(one.isnan(), other, torch.where(other.isnan(), one, both))
+
+
 _RULES: dict[str, Callable[..., Any]] = {
     "searchsorted.Tensor": _search, "searchsorted.Scalar": _search,
     "cdist.default": _distances, "_cdist_forward.default": _distances, "hypot.default": _hypotenuse,
@@ -314,7 +372,9 @@ _RULES: dict[str, Callable[..., Any]] = {
     "erfinv.default": _inverse_error_function, "copysign.Tensor": _with_sign_of, "copysign.Scalar": _with_sign_of,
     "scatter.src": _scatter, "scatter_add.default": _scatter, "scatter_reduce.two": _reduce,
     "masked_select.default": _select_masked, "sort.stable": _sort, "argsort.stable": _argsort,
-    "where.self": _choose_flags,
+    "where.self": _choose_flags, "scaled_dot_product_attention.default": _attend, "add.Tensor": _add_flags,
+    "addmm.default": _multiply_whole, "fmax.default": partial(_extreme_without_nan, highest=True),
+    "fmin.default": partial(_extreme_without_nan, highest=False),
 }  # fmt: skip
 """The decomposition of each overload of an operator."""
 
@@ -335,16 +395,23 @@ def onnx_decompositions() -> dict[Any, Callable[..., Any]]:
 def with_operators_of_onnx(program: Any) -> Any:
     """The program with these operators decomposed. Raises NotApplicable where it has none of them."""
     table = onnx_decompositions()
-    if not any(node.target in table and not _chooses_values(node) for node in program_nodes(program)):
+    if not any(node.target in table and not _is_translated(node) for node in program_nodes(program)):
         raise NotApplicable("the program has none of the operators that it decomposes for ONNX")
     return program.run_decompositions(table)
 
 
-def _chooses_values(node: Any) -> bool:
-    """Whether it is a `where` of other values than bools, which ONNX Runtime has."""
+def _is_translated(node: Any) -> bool:
+    """Whether ONNX Runtime has the operator for these values: `where` and `add` for other values than bools, `addmm`
+    for floating point numbers, and attention without a mask."""
     import torch
 
-    return node.target is torch.ops.aten.where.self and getattr(node.meta.get("val"), "dtype", None) is not torch.bool
+    dtype, aten = getattr(node.meta.get("val"), "dtype", None), torch.ops.aten
+    if node.target in (aten.where.self, aten.add.Tensor):
+        return dtype is not torch.bool
+    if node.target is aten.addmm.default:
+        return dtype is None or dtype.is_floating_point
+    mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
+    return node.target is aten.scaled_dot_product_attention.default and mask is None
 
 
 @contextmanager
@@ -355,10 +422,11 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
 _MISSING = (
     r"op='(?:aten\.(?:searchsorted|_?cdist\w*|hypot|cumprod|cummax|cummin|kthvalue|median|erfinv|copysign"
     r"|masked_select|sort)"
-    r"|prims\.(?:prod|hypot|erf_inv|signbit))'"
+    r"|prims\.(?:prod|hypot|erf_inv|signbit|fmax|fmin))'"
     r"|aten_repeat_interleave_Tensor\(\)"
 )
 
+_NO_KERNEL = r"implementation for (?:Where|Gemm)\(|'tensor\(bool\)' of input parameter \([^)]*\) of operator \(Add\)"
 _WRONG = rf"{re.escape(FIRST_TO_DIFFER)}aten\.(?:{'|'.join(map(re.escape, _RULES))}):"
 
 SHIM = Shim(
@@ -370,8 +438,10 @@ SHIM = Shim(
         "In the exported program `torch.searchsorted`, `torch.cdist`, `torch.cumprod`, `torch.cummax`, `torch.cummin`, "
         "`torch.median`, `torch.kthvalue`, `torch.hypot`, `torch.copysign`, `torch.erfinv`, "
         "`torch.repeat_interleave` with `output_size`, `torch.masked_select`, stable sorting, `scatter_reduce` of "
-        "means, `scatter` of more values than its index asks for, and `torch.where` of bools, for which ONNX Runtime "
-        "has no kernel, are computed by operators that `torch.onnx` translates: comparisons, sums, sorting. "
+        "means, `scatter` of more values than its index asks for, `torch.fmax` and `torch.fmin`, and what ONNX Runtime "
+        "has no kernel for, `torch.where` and sums of bools and `torch.addmm` of whole numbers, are computed by "
+        "operators that `torch.onnx` translates: comparisons, sums, sorting. So is attention with a mask: where that "
+        "leaves nothing to attend to, eager gives zeros, and an ONNX file gives other values. "
         "Some take memory for each pair of values. Of equal values an index may be another one. Values in which "
         "`torch.searchsorted` searches, and those that are sorted, must not be NaN, and a NaN has no sign for "
         "`torch.copysign`. ONNX Runtime "
@@ -381,7 +451,7 @@ SHIM = Shim(
         Cure(kinds=("translate",), message=_MISSING, exporters=("export", "export-strict")),
         Cure(kinds=("run", "load"), message="ScatterElements", exporters=("export", "export-strict")),
         Cure(kinds=("numbers",), message=_WRONG, exporters=("export", "export-strict")),
-        Cure(kinds=("load",), message=r"implementation for Where\(", exporters=("export", "export-strict")),
+        Cure(kinds=("load",), message=_NO_KERNEL, exporters=("export", "export-strict")),
     ),
     link="https://docs.pytorch.org/docs/stable/onnx_export.html",
     retire="torch.onnx translates these operators",

@@ -24,6 +24,7 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall, Inputs
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.code.code_swap import compile_for, definition_of, swap_code, user_functions
+from exportdoctor.shims.rules.code.pure_callees import only_computes
 from exportdoctor.targets.eager import CallResult, run_calls, same_values
 from exportdoctor.torch_internals.module_proxies import is_same_module, state_id
 from exportdoctor.torch_internals.shape_env import truth_of_nothing
@@ -63,10 +64,13 @@ class Shortcuts:
     excused: set[Asked] = field(default_factory=set)
     """Those for which no assertion was made."""
 
+    @only_computes
     def settle(self, place: str, value: Any) -> Any:
         """The condition; while exporting, the answer for something that is found where it asks whether anything is."""
         import torch
 
+        if self.mode == "export" and not torch.compiler.is_exporting():
+            return value  # in an eager run of another shim
         path = self._path(sys._getframe(1))
         asked = (place, path, self.counts[place, path])
         self.counts[place, path] += 1

@@ -20,8 +20,10 @@ from exportdoctor.core.patch_attribute import patch_attribute, patch_item
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.rules.code.call_sites import statement_at
 from exportdoctor.shims.rules.code.code_swap import user_functions
+from exportdoctor.shims.rules.code.pure_callees import only_computes
 
 
+@only_computes
 def is_instance(value: Any, kinds: Any) -> bool:
     """As `isinstance`; a symbolic number is also what Python's own number would be."""
     import torch

@@ -19,7 +19,6 @@ from typing import Any, TypeGuard
 
 from exportdoctor.core.failure.frames import is_defined_in_torch
 from exportdoctor.shims.rules.code.code_swap import definition_of
-from exportdoctor.shims.rules.code.number_types import is_instance
 from exportdoctor.shims.rules.code.pure_callees import (
     NOT_KNOWN,
     has_pure_name,
@@ -227,7 +226,7 @@ class Purity:
 
         if isinstance(callee, torch.nn.Module):
             return self._is_pure_module(callee)
-        if callee is is_instance:
+        if getattr(callee, "only_computes", False) is True:
             return True
         if isinstance(callee, FunctionType) and not is_defined_in_torch(callee):
             return self._is_pure_function(callee, ())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.core.patch_attribute import patch_item
+from exportdoctor.shims.rules.code.pure_callees import only_computes
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +38,7 @@ class _NumberType(type):
         return hash(cls.plain)
 
 
+@only_computes
 class _Whole(int, metaclass=_NumberType):
     """`int`, but of a tensor it gives what `item` gives, which need not be an `int`."""
 
@@ -61,6 +63,7 @@ class _WholeOfFraction(_Whole):
         return as_whole(value.item(), *rest)
 
 
+@only_computes
 class _Real(float, metaclass=_NumberType):
     """`float`, but of a traced tensor it gives what `item` gives of it in 64 bits, and a symbolic number stays one."""
 
@@ -105,6 +108,7 @@ def as_whole(value: Any, *rest: Any) -> Any:
     return torch.sym_int(value) if isinstance(value, torch.SymFloat) else builtins.int(value, *rest)
 
 
+@only_computes
 def _quotient_and_rest(value: Any, divisor: Any) -> Any:
     """`divmod`, which a symbolic number does not have."""
     import torch
