@@ -17,7 +17,7 @@ from torch.export import Dim
 from decompositions import Computes, Operator, assert_same_results, translate
 from exportdoctor.cli import main
 from exportdoctor.report import wording
-from exportdoctor.shims import NotApplicable
+from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
 from exportdoctor.shims.own.onnx_decompositions import with_operators_of_onnx
 from exportdoctor.store.runs import find_run, read_run
 
@@ -270,6 +270,50 @@ def test_an_onnx_file_of_other_numbers_is_located_cured_and_reproduced(
     made = read_run(run).state.findings["F1"].repro
     assert made is not None
     assert made.verified
+
+
+CEILING = """
+import torch
+class Ceiling(torch.nn.Module):
+    def forward(self, x):
+        return x.sum(0) / -(-x.shape[0] // 4)
+
+def build():
+    return Ceiling(), (torch.randn(8, 3),), {}, {"x": {0: torch.export.Dim("T", min=2)}}
+"""
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_numbers_that_differ_at_other_sizes_are_found_and_cured(tmp_path: Path) -> None:
+    """ONNX Runtime was asked the example alone, whose size is a multiple of four, as all known ones are."""
+    (tmp_path / "net.py").write_text(CEILING)
+    assert main.run(["scan", f"{tmp_path}/net.py:build", "--to", "ort", "-q", "--no-alternatives"]) == 1
+    report = read_run(find_run(None)).state.report()
+    (part,), (finding,) = report.parts, report.findings
+    assert finding.exception.message.startswith("on inputs of 13 x 3: ")
+    assert "the first value that differs is of operator.floordiv" in finding.exception.message
+    assert part.prescription is not None
+    assert part.prescription.shims == ("decomposed-for-onnx",)
+
+
+class Divided(nn.Module):
+    """Quotients of whole numbers that may be negative, and of some that may not."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        n = x.shape[0]
+        return x.sum(0) / -(-n // 4), x.sum(1) / ((3 - n) // 2 - 1), x * ((2 - n) % 3), x.sum() * (n // 3)
+
+
+@pytest.mark.slow
+def test_quotients_are_rounded_down_in_onnx_too() -> None:
+    module, shapes = Divided(), {"x": {0: Dim("T", min=4)}}
+    call = ExportCall(module=module, args=(torch.randn(8, 3),), kwargs={}, dynamic_shapes=shapes)
+    with apply_shims([find("decomposed-for-onnx")], call) as given:
+        program = export_program(given)
+    sets = [(torch.randn(size, 3),) for size in range(4, 15)]
+    assert_same_results(program.module(), module, sets)
+    assert_same_results(torch.onnx.export(program, dynamo=True, verbose=False), module, sets, rtol=1e-4, atol=1e-5)
 
 
 def test_a_program_without_such_operators_is_left_alone() -> None:

@@ -6,6 +6,7 @@ They are decomposed in the exported program, by `ExportedProgram.run_decompositi
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.torch_internals.graph_modules import program_nodes
+from exportdoctor.torch_internals.shape_env import is_surely
 
 _ROWS_OF_PRODUCT = 25
 """With more rows on either side torch.cdist takes Euclidean distances from a matrix product."""
@@ -395,9 +397,32 @@ def onnx_decompositions() -> dict[Any, Callable[..., Any]]:
 def with_operators_of_onnx(program: Any) -> Any:
     """The program with these operators decomposed. Raises NotApplicable where it has none of them."""
     table = onnx_decompositions()
-    if not any(node.target in table and not _is_translated(node) for node in program_nodes(program)):
+    decomposed = any(node.target in table and not _is_translated(node) for node in program_nodes(program))
+    if not decomposed and not any(map(_may_round_up, program_nodes(program))):
         raise NotApplicable("the program has none of the operators that it decomposes for ONNX")
-    return program.run_decompositions(table)
+    program = program.run_decompositions(table) if decomposed else program
+    for node in [one for one in program_nodes(program) if _may_round_up(one)]:
+        _divide_without_rest(node)
+    return program
+
+
+def _may_round_up(node: Any) -> bool:
+    """Whether it is `//` of whole numbers of Python that may be negative: ONNX's Div rounds towards zero."""
+    if node.target is not operator.floordiv:
+        return False
+    values = [getattr(one, "meta", {}).get("val", one) for one in node.args]
+    return not all(is_surely(value >= 0) for value in values)
+
+
+def _divide_without_rest(node: Any) -> None:
+    """`a // b` as `(a - a % b) // b`, of which the division is exact."""
+    number, by = node.args
+    value, divisor = (getattr(one, "meta", {}).get("val", one) for one in node.args)
+    with node.graph.inserting_before(node):
+        rest = node.graph.call_function(operator.mod, (number, by))
+        whole = node.graph.call_function(operator.sub, (number, rest))
+    rest.meta, whole.meta = {**node.meta, "val": value % divisor}, {**node.meta, "val": value - value % divisor}
+    node.args = (whole, by)
 
 
 def _is_translated(node: Any) -> bool:
@@ -427,7 +452,7 @@ _MISSING = (
 )
 
 _NO_KERNEL = r"implementation for (?:Where|Gemm)\(|'tensor\(bool\)' of input parameter \([^)]*\) of operator \(Add\)"
-_WRONG = rf"{re.escape(FIRST_TO_DIFFER)}aten\.(?:{'|'.join(map(re.escape, _RULES))}):"
+_WRONG = rf"{re.escape(FIRST_TO_DIFFER)}(?:aten\.(?:{'|'.join(map(re.escape, _RULES))})|operator\.floordiv):"
 
 SHIM = Shim(
     id="decomposed-for-onnx",
@@ -441,7 +466,8 @@ SHIM = Shim(
         "means, `scatter` of more values than its index asks for, `torch.fmax` and `torch.fmin`, and what ONNX Runtime "
         "has no kernel for, `torch.where` and sums of bools and `torch.addmm` of whole numbers, are computed by "
         "operators that `torch.onnx` translates: comparisons, sums, sorting. So is attention with a mask: where that "
-        "leaves nothing to attend to, eager gives zeros, and an ONNX file gives other values. "
+        "leaves nothing to attend to, eager gives zeros, and an ONNX file other values. `//` of whole numbers that may "
+        "be negative, such as `-(-size // 4)`, which ONNX rounds towards zero, divides without a rest. "
         "Some take memory for each pair of values. Of equal values an index may be another one. Values in which "
         "`torch.searchsorted` searches, and those that are sorted, must not be NaN, and a NaN has no sign for "
         "`torch.copysign`. ONNX Runtime "

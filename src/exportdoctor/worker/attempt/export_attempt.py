@@ -219,7 +219,7 @@ class _Attempt:
             shapes = self._shapes()
             if probe.shims or probe.to in ("run", "compare"):
                 return self._export_with_shims(shapes)
-            eager = run_eager(module, (call.args, call.kwargs), probe)
+            eager = self._run_eager(shapes)
             with watch_cost(probe, sys._getframe()) as cost:
                 with self._shortcuts():
                     program = EXPORTER_CALLS[probe.exporter](module, call.args, call.kwargs, shapes)
@@ -234,11 +234,11 @@ class _Attempt:
     def _export_with_shims(self, shapes: Shapes) -> tuple[dict[str, str], tuple[Agreement, ...]]:
         """What `_export` returns; under the shims the program also goes through the later stages that are asked."""
         probe, later = self.probe, dict[str, str]()
-        eager = run_eager(self.module, (self.call.args, self.call.kwargs), probe)  # while no shim is active
+        eager = self._run_eager(shapes)  # while no shim is active
 
         def go_on(program: Any, given: ExportCall) -> None:
             if probe.to in _LATER:
-                later.update(self._run_later_stages(program, (given.args, given.kwargs), eager))
+                later.update(self._run_later_stages(program, (given.args, given.kwargs), eager, given.convert))
 
         rows = shimmed_export(
             self._export_call(shapes),
@@ -253,8 +253,14 @@ class _Attempt:
         )
         return later, rows
 
-    def _run_later_stages(self, program: Any, inputs: Inputs, eager: EagerRun | None) -> dict[str, str]:
-        passed = run_later_stages(program, self.module, inputs, self.probe, eager)
+    def _run_eager(self, shapes: Shapes) -> EagerRun | None:
+        """What an ONNX file is compared with, also at other sizes."""
+        return run_eager(self.module, (self.call.args, self.call.kwargs), self.probe, self._export_call(shapes))
+
+    def _run_later_stages(
+        self, program: Any, inputs: Inputs, eager: EagerRun | None, *convert: Callable[[Inputs], Inputs]
+    ) -> dict[str, str]:
+        passed = run_later_stages(program, self.module, inputs, self.probe, eager, *convert)
         self.lost_writes, self.is_random = passed.lost_writes, passed.is_random
         return passed.ends
 
@@ -314,10 +320,13 @@ class _Attempt:
         return shapes_of_call(self.part, self.probe, self.module, self.call)
 
     def _export_call(self, shapes: Shapes) -> ExportCall:
-        """The call that shims change. Inputs of other sizes are known for the part's root only."""
-        more = self.part.built.more_inputs if self.probe.fqn == self.part.prefix else ()
-        args, kwargs = self.call.args, self.call.kwargs
-        return ExportCall(module=self.module, args=args, kwargs=kwargs, dynamic_shapes=shapes, more_inputs=tuple(more))
+        """The call that shims change."""
+        args, kwargs, more = self.call.args, self.call.kwargs, self._other_inputs()
+        return ExportCall(module=self.module, args=args, kwargs=kwargs, dynamic_shapes=shapes, more_inputs=more)
+
+    def _other_inputs(self) -> tuple[Inputs, ...]:
+        """Those of other sizes, which are known for the part's root only."""
+        return tuple(self.part.built.more_inputs) if self.probe.fqn == self.part.prefix else ()
 
     def _failure_outcome(self, error: BaseException) -> Outcome:
         chain = tuple(cause_chain(error))

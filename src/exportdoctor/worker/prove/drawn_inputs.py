@@ -34,6 +34,7 @@ MOST_SETS = 24
 _TRIES_PER_SET = 4
 _SEED = 20
 _MOST_CONSTANTS = 16
+_PRIMES = (13, 7, 11, 5, 17)
 _MOST_SHRUNK = 10
 _FEW, _FEW_INPUTS = 8, 3
 _MOST_DIMENSIONS, _MOST_REASONS, _SECONDS_FOR_REFUSED = 4, 4, 2.0
@@ -107,6 +108,13 @@ class SetDrawer:
         for place in range(_MOST_DIMENSIONS if self.shapes is not None else 0):
             tries = (partial(self._recipes.with_other_size, place, GROWTHS[first:]) for first in range(len(GROWTHS)))
             yield from itertools.islice(filter(None, (self._try("sizes", make) for make in tries)), 1)
+
+    def draw_primes(self) -> Iterator[InputSet]:
+        """For each dynamic dimension a set in which it, with those that go with it, is a prime number: the known sizes
+        may be multiples of the example's."""
+        for place in range(_MOST_DIMENSIONS if self.shapes is not None else 0):
+            tries = (self._try("sizes", partial(self._recipes.with_size, place, size)) for size in _PRIMES)
+            yield from itertools.islice(filter(None, tries), 1)
 
     def draw_ones(self) -> Iterator[InputSet]:
         """For each dynamic dimension a set in which it, with those that go with it, is one. torch takes it to be more

@@ -112,11 +112,17 @@ def fx_fact(node: torch.fx.Node) -> NodeFact:
     called = kind if isinstance(kind, str) else getattr(kind, "__name__", "")
     return NodeFact(
         name=node.name,
-        op=str(node.target),
+        op=_target_name(node.target),
         module=_plain(name),
         module_class=called.rpartition(".")[2],
         stack=node.meta.get("stack_trace") or "",
     )
+
+
+def _target_name(target: Any) -> str:
+    """The name of what a node calls; of Python's own operator on numbers as code writes it."""
+    is_pythons = getattr(target, "__module__", "") == "_operator"
+    return f"operator.{target.__name__}" if is_pythons else str(target)
 
 
 def _onnx_fact(message: str, model: Path | None) -> NodeFact | None:

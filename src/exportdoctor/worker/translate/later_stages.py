@@ -5,7 +5,9 @@ A failure there is described like any other: with the submodule and the line tha
 
 from __future__ import annotations
 
+import itertools
 import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from exportdoctor.core.protocol.export import StageFailure
 from exportdoctor.core.records.outcome import Agreement, ExceptionFact, Failure, Frame, OpFact, Stage
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.report import wording
+from exportdoctor.shims import ExportCall
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import copy_inputs, run_once
 from exportdoctor.targets.training_mode import in_training_mode
@@ -27,9 +30,18 @@ from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.describe.describe_failure import cause_chain, qualified_name
 from exportdoctor.worker.describe.own_fault import own_fault
 from exportdoctor.worker.prove.compare_outputs import are_nan, compare_outputs
+from exportdoctor.worker.prove.cure_inputs import cure_inputs, drawer_for
+from exportdoctor.worker.prove.input_set import sizes_of
 from exportdoctor.worker.translate.failed_node import describe_stage_failure, fx_fact, with_node
 from exportdoctor.worker.translate.onnx_first_difference import first_differing_node
-from exportdoctor.worker.translate.onnx_program import check_model, flat_inputs, flat_outputs, save_model, translate
+from exportdoctor.worker.translate.onnx_program import (
+    check_model,
+    flat_inputs,
+    flat_outputs,
+    runnable,
+    save_model,
+    translate,
+)
 from exportdoctor.worker.translate.onnx_session import OnnxSession
 
 
@@ -55,14 +67,17 @@ class PassedStages:
 
 @dataclass(frozen=True)
 class EagerRun:
-    """What eager gives for the captured call, and whether it gives something else with other random numbers."""
+    """What eager gives for the captured call, and whether it gives something else with other random numbers. `others`
+    are inputs of other sizes, each with what eager gives for it."""
 
     output: Any
     is_random: bool
+    others: tuple[tuple[Inputs, Any], ...] = ()
 
 
-def run_eager(module: torch.nn.Module, inputs: Inputs, probe: Probe) -> EagerRun | None:
-    """What an ONNX file is compared with; None where none is run, or it fails. Call it while no shim is active."""
+def run_eager(module: torch.nn.Module, inputs: Inputs, probe: Probe, call: ExportCall | None = None) -> EagerRun | None:
+    """What an ONNX file is compared with, also at the other sizes of `call`; None where none is run, or it fails. Call
+    it while no shim is active."""
     if probe.to != "ort" or has_fakes(module, inputs):
         return None
     try:
@@ -70,18 +85,35 @@ def run_eager(module: torch.nn.Module, inputs: Inputs, probe: Probe) -> EagerRun
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(torch.initial_seed() + 1)
             other = run_once(module, inputs)
+        others = tuple(_other_sizes(call)) if call is not None else ()
     except Exception:  # a submodule that runs inside its parent alone
         return None
-    return EagerRun(output, not compare_outputs("", tree_leaves(other), tree_leaves(output)).holds)
+    return EagerRun(output, not compare_outputs("", tree_leaves(other), tree_leaves(output)).holds, others)
+
+
+def _other_sizes(call: ExportCall) -> Iterator[tuple[Inputs, Any]]:
+    """Inputs of other sizes, if it has any, each with what eager gives."""
+    if not call.more_inputs:
+        return
+    sets = cure_inputs(call)
+    example = next(sets)
+    drawn = (one for one in drawer_for(call, example).draw_primes() if one.kind == "sizes")
+    for one in itertools.chain(itertools.islice(sets, len(call.more_inputs)), drawn):
+        yield one.inputs, one.results[0].output
 
 
 def run_later_stages(
-    program: Any, module: torch.nn.Module, inputs: Inputs, probe: Probe, eager: EagerRun | None
+    program: Any,
+    module: torch.nn.Module,
+    inputs: Inputs,
+    probe: Probe,
+    eager: EagerRun | None,
+    convert: Callable[[Inputs], Inputs] = lambda inputs: inputs,
 ) -> PassedStages:
     """Decompose or translate the program of `module`; with `probe.to` = ort load, run and compare the file.
 
-    `inputs` are those of the program. Raises StageFailed. Without real values, where there is no `eager`, only the
-    translation is tried: an ONNX file with fake weights cannot run.
+    `inputs` are those of the program, and `convert` makes such of others. Raises StageFailed. Without real values,
+    where there is no `eager`, only the translation is tried: an ONNX file with fake weights cannot run.
     """
     prefix = probe.fqn
     if probe.to == "decomposed":
@@ -106,13 +138,16 @@ def run_later_stages(
         given = flat_inputs(program, *copy_inputs(inputs))
         answers = _stage("run", lambda: session.run(given), passed, prefix, path)
     passed = (*passed, "run")
+    file = _File(program, translated.made, session, prefix, passed)
     row = compare_outputs("the captured call", answers, flat_outputs(program, eager.output))
     if not row.holds and eager.is_random:
         return PassedStages(dict.fromkeys(passed, "pass"), translated.lost_writes, is_random=True)
     if not row.holds:
-        failure = _difference(row, translated.made, program, copy_inputs(inputs), prefix)
+        failure = file.difference(row, copy_inputs(inputs))
         failure = msgspec.structs.replace(failure, in_training=in_training_mode(module))
         raise StageFailed("numbers", failure, passed, (row,))
+    for other, wanted in () if eager.is_random else eager.others:
+        file.compare_at(convert(copy_inputs(other)), wanted)
     shown = are_nan(list(answers))
     told = passed if shown and all(shown) else (*passed, "numbers")  # NaN that agrees with NaN shows nothing
     return PassedStages(dict.fromkeys(told, "pass"), translated.lost_writes)
@@ -127,19 +162,50 @@ def _stage(stage: Stage, work: Any, passed: tuple[Stage, ...], prefix: str, mode
         raise StageFailed(stage, _failure(stage, error, prefix, model), passed) from error
 
 
-def _difference(row: Agreement, made: Any, program: Any, inputs: Inputs, prefix: str) -> Failure:
-    """The failure of a file that gives other numbers, at the node where they begin, if there is one."""
-    said = wording.numbers_differ(row)
-    try:
-        found = first_differing_node(made, program, inputs)
-    except Exception:  # values in between that onnxscript does not make outputs of the model
-        found = None
-    if found is None:
-        return Failure(stage="numbers", exceptions=(ExceptionFact(type=NUMBERS_DIFFER, message=said),))
-    node, differs = found
-    message = f"{said}; {FIRST_TO_DIFFER}{node.target}: it {differs}"
-    described = with_node(StageFailure(stage="numbers", exception="", message=""), fx_fact(node), prefix)
-    return _at_node(described, ExceptionFact(type=NUMBERS_DIFFER, message=message), prefix)
+@dataclass(frozen=True)
+class _File:
+    """A loaded file of `program`, which `made` is torch.onnx's model of. It has `passed` these stages."""
+
+    program: Any
+    made: Any
+    session: OnnxSession
+    prefix: str
+    passed: tuple[Stage, ...]
+
+    def difference(self, row: Agreement, inputs: Inputs) -> Failure:
+        """The failure of a file that gives other numbers, at the node where they begin, if there is one."""
+        said = wording.numbers_differ(row)
+        try:
+            found = first_differing_node(self.made, self.program, inputs)
+        except Exception:  # values in between that onnxscript does not make outputs of the model
+            found = None
+        if found is None:
+            return Failure(stage="numbers", exceptions=(ExceptionFact(type=NUMBERS_DIFFER, message=said),))
+        node, differs = found
+        fact = fx_fact(node)
+        message = f"{said}; {FIRST_TO_DIFFER}{fact.op}: it {differs}"
+        described = with_node(StageFailure(stage="numbers", exception="", message=""), fact, self.prefix)
+        return _at_node(described, ExceptionFact(type=NUMBERS_DIFFER, message=message), self.prefix)
+
+    def compare_at(self, inputs: Inputs, wanted: Any) -> None:
+        """Run it at another size. Raises StageFailed where it fails or differs, and the program itself does not."""
+        try:
+            args, kwargs = copy_inputs(inputs)
+            right = tree_leaves(runnable(self.made.exported_program)(*args, **kwargs))
+            flat, expected = flat_inputs(self.program, *copy_inputs(inputs)), flat_outputs(self.program, wanted)
+        except Exception:  # the program takes no such sizes
+            return
+        if not compare_outputs("", right, tree_leaves(wanted)).holds:
+            return
+        answers = _stage("run", lambda: self.session.run(flat), self.passed[:-1], self.prefix)
+        row = compare_outputs(sizes_of(inputs), answers, expected)
+        if not row.holds:
+            failure = self.difference(row, inputs)
+            first, *rest = failure.exceptions
+            said = msgspec.structs.replace(first, message=f"on inputs of {row.inputs}: {first.message}")
+            raise StageFailed(
+                "numbers", msgspec.structs.replace(failure, exceptions=(said, *rest)), self.passed, (row,)
+            )
 
 
 def _failure(stage: Stage, error: Exception, prefix: str, model: Path | None) -> Failure:

@@ -63,6 +63,7 @@ def first_differing_node(made: Any, reader: Any, inputs: Inputs) -> tuple[torch.
 
 def _differs(answer: torch.Tensor, wanted: torch.Tensor) -> str:
     wanted = in_pairs(wanted)
+    answer = answer.reshape(()) if not wanted.dim() and answer.numel() == 1 else answer
     if answer.shape != wanted.shape:
         return f"is {list(answer.shape)} in the file and {list(wanted.shape)} in the program"
     absolute, _, allowed = largest_difference(answer.to(wanted.dtype), wanted)
@@ -86,9 +87,10 @@ class _Recorder(torch.fx.Interpreter):
         return self._seen
 
     def run_node(self, n: torch.fx.Node) -> Any:
-        """The value; a tensor of such a node is kept."""
+        """The value; a tensor or a whole number of such a node is kept."""
         value = super().run_node(n)
-        if n in self._nodes and isinstance(value, torch.Tensor) and self._bytes < _MOST_BYTES:
-            self._seen[n] = value.detach().clone()
-            self._bytes += value.nbytes
+        seen = torch.tensor(value) if type(value) is int else value
+        if n in self._nodes and isinstance(seen, torch.Tensor) and self._bytes < _MOST_BYTES:
+            self._seen[n] = seen.detach().clone()
+            self._bytes += seen.nbytes
         return value
