@@ -582,6 +582,17 @@ class Filling(nn.Module):
         return torch.mul(x, self.scale, out=torch.empty_like(x))
 
 
+class Nested(nn.Module):
+    """As many modules within each other as eager has room for."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.inner = Nested(depth - 1) if depth else nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x + 1)
+
+
 class Odd(nn.Module):
     """dynamo refuses to iterate over the frames of the interpreter."""
 
@@ -984,6 +995,7 @@ CASES: dict[str, Case] = {
         mended=">=2.14",  # dynamic shapes of keywords in **kwargs are matched by name
     ),
     "no-grad": case(Filling, [(torch.randn(3, 4),), (torch.randn(5, 4),)], "requires grad", (_FREE,)),
+    "deeper-recursion": case(lambda: Nested(130), [(torch.randn(3, 4),), (torch.randn(5, 4),)], "recursion", (_FREE,)),
     "non-strict": case(Odd, [(torch.randn(3),), (torch.randn(5),)], "Unsupported|getframe", (_FREE,), strict=True),
     "strict": case(
         Listing,

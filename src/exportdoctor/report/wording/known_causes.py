@@ -254,6 +254,17 @@ _CAUSES = (
     ),
     _Cause(
         FailureKind.PYTHON_ERROR,
+        r"^maximum recursion depth exceeded",
+        lambda *_: (
+            "Raise the limit before the export, where nothing calls itself for ever: sys.setrecursionlimit(20000)."
+        ),
+        lambda *_: (
+            "Python refuses more than a thousand nested calls. A module within a module takes about nine of them while "
+            "it is traced, and four in eager."
+        ),
+    ),
+    _Cause(
+        FailureKind.PYTHON_ERROR,
         r"unsupported operand type\(s\) for divmod\(\)",
         lambda *_: (
             "Write `a // b, a % b` in place of `divmod(a, b)`: a symbolic number has these two, and no `divmod`."

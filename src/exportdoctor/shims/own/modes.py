@@ -23,6 +23,8 @@ from exportdoctor.torch_internals.tracing_modes import symbolic_shape_settings
 
 _SIDE_EFFECTS = "certain side effects"
 """In torch's warning that a strict export drops what forward changes (torch 2.10 to 2.13)."""
+DEEP_ENOUGH = 20_000
+"""Nested calls of Python: for two thousand nested modules."""
 _WITHOUT_WARNING = "<2.10"
 
 _GUARDS = ("data_dependent_guard", "dynamic_dim_specialised", "dims_related")
@@ -73,6 +75,18 @@ def _without_gradients(call: ExportCall) -> Iterator[ExportCall]:
         raise NotApplicable(f"forward asks whether gradients are recorded: {asked[0]}")
     with torch.no_grad():
         yield call
+
+
+@contextmanager
+def _with_deeper_recursion(call: ExportCall) -> Iterator[ExportCall]:
+    limit = sys.getrecursionlimit()
+    if limit >= DEEP_ENOUGH:
+        raise NotApplicable(f"the limit is {limit} already")
+    sys.setrecursionlimit(DEEP_ENOUGH)
+    try:
+        yield call
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 @contextmanager
@@ -233,6 +247,29 @@ NO_GRAD = _mode(
     replaces=_call_within("torch.no_grad()"),
 )
 
+DEEPER = _mode(
+    id="deeper-recursion",
+    title="Exports with a higher limit of Python's recursion",
+    soundness="exact",
+    enter=_with_deeper_recursion,
+    does=(
+        "Python refuses more than a thousand nested calls. A module within a module takes about nine of them while it "
+        "is traced, and four in eager, so that a model of a hundred nested modules runs and does not export. Here the "
+        f"limit is {DEEP_ENOUGH:,} while the export lasts."
+    ),
+    cures=(Cure(message=r"^RecursionError: maximum recursion depth exceeded"),),
+    link="https://docs.python.org/3/library/sys.html#sys.setrecursionlimit",
+    retire="Python's limit is not reached by what torch.export calls",
+    rank=10,
+    replaces=(
+        Replacement(
+            target="the call of torch.export.export",
+            before=_EXPORT.format(more=""),
+            after=f"sys.setrecursionlimit({DEEP_ENOUGH})\n{_EXPORT.format(more='')}",
+        ),
+    ),
+)
+
 DEFERRED = _mode(
     id="defer-asserts",
     title="Turns guards on sizes into assertions that the program checks when it runs",
@@ -339,5 +376,5 @@ FLAT_SIGNATURE = _mode(
 )
 
 SHIMS = (
-    FLAT_SIGNATURE, NO_GRAD, NON_STRICT, STRICT, DEFERRED, OBLIVIOUS, RELATIONS, CONSTANTS, AUTOMATIC,
+    FLAT_SIGNATURE, NO_GRAD, DEEPER, NON_STRICT, STRICT, DEFERRED, OBLIVIOUS, RELATIONS, CONSTANTS, AUTOMATIC,
 )  # fmt: skip
