@@ -593,6 +593,16 @@ class Nested(nn.Module):
         return self.inner(x + 1)
 
 
+class Relations(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.by = nn.ModuleDict({"in": nn.Linear(4, 4), "in_": nn.Linear(4, 4), "out": nn.BatchNorm1d(4)})
+        self.register_buffer("lambda", torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.by["out"](self.by["in"](x).relu() - self.by["in_"](x)) * self.get_buffer("lambda")
+
+
 class Odd(nn.Module):
     """dynamo refuses to iterate over the frames of the interpreter."""
 
@@ -995,6 +1005,7 @@ CASES: dict[str, Case] = {
         mended=">=2.14",  # dynamic shapes of keywords in **kwargs are matched by name
     ),
     "no-grad": case(Filling, [(torch.randn(3, 4),), (torch.randn(5, 4),)], "requires grad", (_FREE,)),
+    "keyword-names": case(Relations, [(torch.randn(3, 4),), (torch.randn(5, 4),)], "invalid syntax", (_FREE,)),
     "deeper-recursion": case(lambda: Nested(130), [(torch.randn(3, 4),), (torch.randn(5, 4),)], "recursion", (_FREE,)),
     "non-strict": case(Odd, [(torch.randn(3),), (torch.randn(5),)], "Unsupported|getframe", (_FREE,), strict=True),
     "strict": case(

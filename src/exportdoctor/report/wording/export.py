@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -276,11 +276,14 @@ def empty_constant(name: str, *, of_transform: bool, op: str, at: str) -> str:
     return f"the program holds {of}, which has no values, as its constant {name}{where}{f' at {at}' if at else ''}"
 
 
-def unrunnable_program(error: BaseException) -> str:
-    """Why a program cannot run: torch cannot make a module of it."""
-    return (
+def unrunnable_program(error: BaseException, keywords: Iterable[str] = ()) -> str:
+    """Why a program cannot run: torch cannot make a module of it. `keywords` are the names in it that Python keeps for
+    itself."""
+    said = (
         f"torch makes no module of the program that it has exported: ExportedProgram.module() raises {summary(error)}"
     )
+    named = " and ".join(dict.fromkeys(keywords))
+    return f"{said}; a name in it is a keyword of Python: {named}" if named else said
 
 
 def left_from_before(path: str) -> str:

@@ -21,6 +21,10 @@ _QUANTIZE_LATER = (
     "Export the model as it is before torch.ao.quantization packs its weights, and quantize the exported program (PT2E "
     "quantization of torchao), or leave this layer in float."
 )
+_KEYWORDS = (
+    "torch.fx writes the names of submodules and tensors as attributes into the code of the program, as in "
+    "`self.proj.in.weight`, which is no Python."
+)
 _OF_CONSTANTS = (
     "The code reads a value of a tensor that follows from no tensor among the inputs, buffers and parameters. During "
     "export tensors have no values, not even those of constants."
@@ -496,6 +500,18 @@ _CAUSES = (
             f"The program does what eager does up to here, and its ONNX file does not: torch.onnx translates "
             f"{match[1]} to operators that compute something else, or ONNX Runtime computes these otherwise."
         ),
+    ),
+    _Cause(
+        FailureKind.NUMBERS,
+        r"a name in it is a keyword of Python: (.*)",
+        lambda _, match: f"Give what is called so another name than a keyword: {match[1]}.",
+        lambda *_: _KEYWORDS,
+    ),
+    _Cause(
+        FailureKind.TRANSLATE,
+        r"^invalid syntax \(<eval_with_key>",
+        lambda *_: "Give submodules, parameters and buffers names that are no keywords of Python.",
+        lambda *_: _KEYWORDS,
     ),
     _Cause(
         FailureKind.NUMBERS,

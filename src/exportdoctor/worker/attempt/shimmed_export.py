@@ -23,6 +23,7 @@ from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.report.wording.export import DRAWS_IN_PYTHON, lost_subclass, unloadable_file, unrunnable_program
 from exportdoctor.shims import ExportCall, Inputs, NotApplicable, Shim, apply_shims, export_program, find, order_shims
+from exportdoctor.shims.own.keyword_names import keyword_names
 from exportdoctor.shims.searches import keep_searches
 from exportdoctor.shims.state_run import memory_of
 from exportdoctor.targets.eager import run_calls
@@ -112,7 +113,8 @@ def shimmed_export(
         try:
             ready = program.module()  # a run leaves it as it was
         except Exception as error:
-            return (Agreement(inputs=sets[0].title, kind="example", trouble=unrunnable_program(error)),)
+            trouble = unrunnable_program(error, keyword_names(program))
+            return (Agreement(inputs=sets[0].title, kind="example", trouble=trouble),)
         own_buffers(ready)
         proof = _CureProof(
             call=call,

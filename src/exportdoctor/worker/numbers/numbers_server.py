@@ -25,8 +25,10 @@ from exportdoctor.core.protocol.numbers_ladder import (
     LadderVerdict,
 )
 from exportdoctor.report.wording import ladder as wording
+from exportdoctor.report.wording.export import unrunnable_program
 from exportdoctor.report.wording.scan import substitutions
 from exportdoctor.shims import apply_shims, call_for_part, export_program
+from exportdoctor.shims.own.keyword_names import keyword_names
 from exportdoctor.targets.eager import blame_running_code
 from exportdoctor.torch_internals.module_proxies import state_id
 from exportdoctor.worker import environment
@@ -132,7 +134,13 @@ def _add_program(ladder: _Ladder, call: Any, part: Any, doing: Progress) -> Any:
         fact = fx_fact(empty.node) if empty.node is not None else None
         ladder.fail("exported program", with_node(failure, fact, part.prefix))
         return None
-    ladder.add(program_rung("exported program", program))
+    try:
+        rung = program_rung("exported program", program)
+    except Exception as error:
+        message = unrunnable_program(error, keyword_names(program))
+        ladder.fail("exported program", StageFailure(stage="run", exception=NUMBERS_DIFFER, message=message))
+        return None
+    ladder.add(rung)
     return program
 
 
