@@ -215,6 +215,7 @@ def cause_lines(stage: LadderStage, cause: LadderCause) -> Iterator[str]:
     if right := _RIGHT[cause.right].format(name=stage.name, before=stage.before):
         yield f"  {right}"
     yield f"  on inputs: {cause.inputs}"
-    if wrong := sum(value.inherited > value.allowed and not value.excuse for value in stage.values):
+    wrong = sum(value.inherited > value.allowed and not value.excuse for value in stage.values)
+    if wrong and cause.kind != "state":  # a state shows in later calls, and the values are of one
         differ = f"{count(wrong, 'value')} of {stage.name} {'differs' if wrong == 1 else 'differ'}"
         yield f"  {differ}: this one{'' if wrong == 1 else ' and what follows'}"
