@@ -605,6 +605,56 @@ class SignOfZero(Attack):
         return 1 / (x.abs() * sign + sign)
 
 
+class WrittenBefore(Attack):
+    """All writes are over where the branch begins, also through another name."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x.clone()
+        other = y
+        y[0] = 0.5
+        y.add_(1)
+        other[x > 1] = 0.25
+        y = y * 2 if y.sum() > 2 else other
+        if y.mean() > 1:
+            y = y - 1
+        return y, other
+
+
+class WrittenBeforeAndAfter(Attack):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x.clone()
+        y[0] = 0.5
+        other = y
+        if y.sum() > 2:
+            y = y * 2
+        y[1] = 7.0
+        return y, other
+
+
+class WrittenInEachRound(Attack):
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.clone()
+        for place in range(2):
+            y[place] = 0.5
+            if y.sum() > 2:
+                y = y * 2
+        return y
+
+
+class WrittenByAnInnerFunction(Attack):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x.clone()
+
+        def write() -> None:
+            y[0] = 0.5
+
+        other = y
+        if y.sum() > 2:
+            y = y * 2
+        write()
+        return y, other
+
+
 _WRITTEN = "a tensor is written into that a branch on values has chosen"
 _MORE = "no function branches on a tensor's value with arms that only compute"
 BRANCHES = "data-dependent"
@@ -618,6 +668,10 @@ ATTACKS: dict[type[nn.Module], str] = {
     WrittenByItsCaller: _WRITTEN,
     WrittenAsOut: _WRITTEN,
     WrittenThroughOneOfTwoNames: _WRITTEN,
+    WrittenBefore: "",
+    WrittenBeforeAndAfter: _MORE,
+    WrittenInEachRound: _MORE,
+    WrittenByAnInnerFunction: _MORE,
     Appended: BRANCHES,
     FieldSetAfter: BRANCHES,
     WritingModule: _MORE,

@@ -27,7 +27,7 @@ from exportdoctor.shims.rules.branches.arm_writes import COPY, OWN_TENSOR, WRITT
 from exportdoctor.shims.rules.branches.loop_exits import LEFT, exits_in, is_flag
 from exportdoctor.shims.rules.code.code_swap import ARM
 from exportdoctor.shims.rules.code.made_code import call_of, load, thunk
-from exportdoctor.shims.rules.code.name_flow import all_names, stored_names
+from exportdoctor.shims.rules.code.name_flow import OTHER_SCOPES, all_names, stored_names
 from exportdoctor.shims.rules.code.name_uses import identified_names
 from exportdoctor.shims.rules.code.pure_code import Purity
 from exportdoctor.shims.rules.code.writes import WRITE_BACK, is_in_place_update
@@ -148,7 +148,10 @@ class MergedBranches(ast.NodeTransformer):
         self.purity, self.open, self.count = purity, open_, 0
         self.choose, self.condition, self.within, self.truths = choose, condition, within, truths
         self.inside = 0  # an arm that was not taken may ask for values that nobody saw
-        self.written = {name for one in ast.walk(node) for name in _written_names(one) if not is_copy(name)}
+        self.writes = [(name, one) for one in ast.walk(node) for name in _written_names(one) if not is_copy(name)]
+        again = (ast.For, ast.While, *OTHER_SCOPES)
+        repeated = [one for one in ast.walk(node) if one is not node and isinstance(one, again)]
+        self.repeated = {id(one) for part in repeated for one in ast.walk(part)}
         self.function = node
         self.copies = frozenset(filter(is_copy, all_names(node)))
         self.identified = {name for one in ast.walk(node) for name in identified_names(one)}
@@ -217,10 +220,19 @@ class MergedBranches(ast.NodeTransformer):
         return (
             (not any(returns) or (ends and not inside))
             and not leaves
-            and not any(self.written & names.difference(*made) for names, made in zip(bound, own, strict=True))
+            and not any(self._written(node) & names.difference(*made) for names, made in zip(bound, own, strict=True))
             and pure.of_expression(node.test)
             and all(self._is_pure(arm, *made) for arm, made in zip(arms, own, strict=True))
         )
+
+    def _written(self, branch: ast.If) -> set[str]:
+        """The names of what is written into, but for what the code writes before it comes to the branch."""
+
+        def is_over(one: ast.AST) -> bool:
+            line = getattr(one, "lineno", branch.lineno)
+            return bool(line < branch.lineno) and id(one) not in self.repeated and id(branch) not in self.repeated
+
+        return {name for name, one in self.writes if not is_over(one)}
 
     def _own_of(self, arm: Sequence[ast.stmt]) -> tuple[frozenset[str], frozenset[str]]:
         """The names of the tensors, and of the lists and dicts, that an arm makes and may write into."""
