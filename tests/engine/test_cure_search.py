@@ -24,7 +24,7 @@ from cure_situations import (
     situations_with_broad_shims,
 )
 from exportdoctor.core.failure.finding import ShimTry
-from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
+from exportdoctor.core.records.outcome import Agreement, Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.report.wording.shim_tries import shim_effect
 from exportdoctor.shims import SOUNDNESS, Shim
@@ -217,6 +217,20 @@ def test_one_shim_that_does_the_work_of_two_is_prescribed_though_the_two_were_fo
     assert [(other.shims, other.why) for other in found.alternatives] == [
         (("a", "b"), "equally sound, but needs 2 shims")
     ]
+
+
+@given(st.permutations(["a", "z-both"]))
+def test_a_set_is_not_reduced_to_one_that_refuses_more(names: list[str]) -> None:
+    """It was: an assertion for each branch in place of a choice for one of them and an assertion for the other."""
+    ends = {"a": (1,), "z-both": (1, 2)}
+    weak = partial(shim, soundness="precondition")
+    shims = tuple((shim if one == "a" else weak)(one, *ends[one]) for one in names)
+    cures = {one: frozenset(ends[one]) for one in ends}
+    refused = Agreement(inputs="4 x 3, other x", trouble="AssertionError", refused=True, made_up=True)
+    answer = failing_part(2, cures, numbers=lambda given: RIGHT if "a" in given else (*RIGHT, refused))
+    found = run_search(answer, shims).prescription
+    assert found is not None
+    assert found.shims == ("a", "z-both")
 
 
 def test_one_shim_that_moves_out_what_two_would_is_tried_before_the_two() -> None:

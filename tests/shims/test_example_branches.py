@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
 from found_rows import inputs_of, module_of
+from scanning import scan_file
 
 CONDITIONS = (
     "mask.all()",
@@ -170,3 +172,29 @@ def test_neither_random_numbers_nor_settings_nor_inputs_are_touched() -> None:
     assert torch.equal(torch.get_rng_state(), state)
     assert not config.fake_tensor_propagate_real_tensors
     assert torch.equal(x, torch.ones(3))
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_whether_it_cures_is_no_chance_of_the_example(seed: int, tmp_path: Path) -> None:
+    """Where a random example's other values took the other branch, the same model failed that was cured else."""
+    (tmp_path / "net.py").write_text(f"""
+import torch
+class Telling(torch.nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            self.seen = True
+            return x.sin()
+        return x.cos()
+
+def build():
+    torch.manual_seed({seed})
+    return Telling(), (torch.randn(2, 4),)
+""")
+    report = scan_file(tmp_path / "net.py", cure=True, alternatives=False)
+    (part,) = report.parts
+    assert part.prescription is not None
+    assert part.prescription.shims == ("branches-as-example",)
+    assert part.prescription.proof is not None
+    assert part.prescription.proof.refused

@@ -85,7 +85,8 @@ class Shim:
 
     `wants` are definitions, `package.module:name`, that must be installed. `problem` is why a provider's shim cannot be
     used at all, empty if it can. One that is `late` is applied after those that are not: it looks at what they leave.
-    `file` is the user's file that it comes from, empty for others.
+    With `asserts`, its program asserts what it takes from the example's values, and may refuse others. `file` is the
+    user's file that it comes from, empty for others.
     """
 
     id: str
@@ -105,6 +106,7 @@ class Shim:
     wants: tuple[str, ...] = ()
     problem: str = ""
     late: bool = False
+    asserts: bool = False
     file: str = ""
 
     def apply(self, call: ExportCall) -> AbstractContextManager[ExportCall]:

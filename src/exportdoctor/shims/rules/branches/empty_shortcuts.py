@@ -266,6 +266,7 @@ SHIM = Shim(
         "where nothing is found, the code behind the shortcut gives what the shortcut gives; without an input "
         "that shows it, the program asserts that something is found"
     ),
+    asserts=True,
     cures=(Cure(kinds=("data_dependent_guard",), message=_ASKS_FOR_NOTHING),),
     needs={"torch": ">=2.8"},
     link="https://docs.pytorch.org/docs/stable/export.html#data-and-shape-dependent-control-flow",

@@ -114,6 +114,7 @@ SHIM = Shim(
         "does not apply."
     ),
     precondition="conditions on values come out as for the example, which the program asserts",
+    asserts=True,
     cures=(Cure(kinds=("data_dependent_guard",), exporters=("export",)),),
     needs={"torch": ">=2.13"},
     link="https://docs.pytorch.org/docs/stable/export.html#data-and-shape-dependent-control-flow",
