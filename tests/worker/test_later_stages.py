@@ -254,6 +254,36 @@ def test_constants_among_the_outputs_are_no_operators(model: Path) -> None:
 
 
 @pytest.mark.long
+def test_a_number_that_a_submodule_returns_is_no_failure_of_the_part(tmp_path: Path) -> None:
+    """It was a second finding, whose advice would have broken the caller; the part's own cure did not need it."""
+    path = tmp_path / "patches.py"
+    path.write_text("""
+import torch
+from torch import nn
+
+class Patches(nn.Module):
+    def forward(self, x):
+        return x.unfold(1, 2, 2).relu(), 2
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.patches = Patches()
+    def forward(self, x):
+        rows, width = self.patches(x)
+        return rows.cummax(1).values * width
+
+def build():
+    return Net(), (torch.rand(3, 4),)
+""")
+    report = scan_file(path, to="onnx", cure=True)
+    alone = {one.module: (one.only_alone, next_step(one)[:21]) for one in report.findings}
+    assert alone["patches"] == (True, "Nothing, for the part")
+    assert not alone[""][0]
+    assert report.parts[0].verdict == "cured"
+
+
+@pytest.mark.long
 def test_a_dynamic_number_among_the_inputs_is_given_to_onnx_runtime_as_a_tensor(tmp_path: Path) -> None:
     path = tmp_path / "repeat.py"
     path.write_text("""

@@ -433,5 +433,6 @@ def _ask(target: SearchTarget, shims: Ids, *, proved: bool = True) -> ProbeSteps
     """What comes of these shims. Numbers are asked for apart where the program has to get beyond the export."""
     outcome = yield target.with_shims(shims, proved=proved)
     if target.to != "export" and target.values and outcome.passed:
-        outcome = yield target.with_numbers(shims, proved=proved)
+        compared = yield target.with_numbers(shims, proved=proved)
+        return msgspec.structs.replace(compared, stages={**outcome.stages, **compared.stages})
     return outcome

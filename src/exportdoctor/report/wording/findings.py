@@ -387,7 +387,7 @@ def next_step(finding: Finding) -> str:
 
     Where numbers differ, the command that finds out where.
     """
-    if finding.only_alone and _is_of_given_types(finding):
+    if finding.only_alone and not finding.locate:
         return f"Nothing, for the part. To export {module_name(finding.module)} by itself: {usual_step(finding)}"
     if finding.locate and not known_causes.step(finding):
         return f"{finding.locate} names the node and the line where the numbers begin to differ, if there is one."
