@@ -85,6 +85,25 @@ OPERATORS: dict[str, Operator] = {
         (x[0] * 9).long(), (x * 9).long(), (y * 9).long(), alpha=-2, beta=3
     ),
     "fmax": lambda x, y: (x.fmax(y), x.fmin(y), torch.where(x > 0.5, math.nan, x).fmax(y), (x * 9).long().fmin(y)),
+    "extremes": lambda x, y: (*x.aminmax(), *y.aminmax(dim=1, keepdim=True), *(x[0, 0] * 2).aminmax()),
+    "filled bools": lambda x, y: ((x > 0).masked_fill(y > 0, True), (x > 0).masked_fill(y > 1, False)),
+    "adaptive pools": lambda x, y: (
+        *nn.functional.adaptive_max_pool2d(x[None], 2, return_indices=True),
+        *nn.functional.adaptive_max_pool2d(x[None, None].expand(2, 3, 4, 4), (3, 1), return_indices=True),
+        *nn.functional.adaptive_max_pool1d(y, 3, return_indices=True), nn.functional.adaptive_max_pool1d(y, 1),
+        *nn.functional.adaptive_max_pool3d(x.view(1, 2, 2, 4), (1, 2, 3), return_indices=True),
+        nn.functional.adaptive_avg_pool3d(x.view(1, 2, 2, 4), (1, 2, 3)),
+        nn.functional.adaptive_avg_pool3d(x.view(1, 2, 2, 4), 1),
+    ),
+    "average pools": lambda x, y: (
+        nn.functional.avg_pool2d(x[None], 2, 1, 1, False, False, 3),
+        nn.functional.avg_pool2d(y[None], (2, 3), divisor_override=2), nn.functional.avg_pool2d(x[None], 2),
+        nn.functional.avg_pool3d(x.view(1, 2, 2, 4), 2, 1, 1, divisor_override=-2),
+    ),
+    "attention of three dimensions": lambda x, y: (
+        nn.functional.scaled_dot_product_attention(x[None], y[None], x[None]),
+        nn.functional.scaled_dot_product_attention(x[None], y[None, :3], x[None, :3], is_causal=True),
+    ),
     "attention": lambda x, y: (
         attend(x[None], y[None], x[None], x > 0.2),
         attend(x[None], y[None], y[None], torch.where(y > 0.2, x, -math.inf)),
@@ -120,7 +139,12 @@ def test_what_stands_in_the_place_of_an_operator_computes_the_same(name: str) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
 @pytest.mark.parametrize(
-    "name", [name for name in OPERATORS if not name.startswith(("searchsorted", "scatter", "cdist", "attention"))]
+    "name",
+    [
+        name
+        for name in OPERATORS
+        if not name.startswith(("searchsorted", "scatter", "cdist", "attention", "adaptive", "average"))
+    ],
 )
 def test_the_ends_of_the_range_and_what_is_no_number_give_the_same(name: str, dtype: torch.dtype) -> None:
     """Found by an attack: hypot and cumprod overflowed on the way, and the index of a median was that of no NaN."""

@@ -17,6 +17,7 @@ from typing import Any
 from exportdoctor.core.failure.messages import FIRST_TO_DIFFER
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
+from exportdoctor.shims.own import pooling
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.torch_internals.graph_modules import program_nodes
 from exportdoctor.torch_internals.shape_env import is_surely
@@ -318,11 +319,16 @@ def _attend(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """As `scaled_dot_product_attention`, which gives zeros where a mask leaves nothing to attend to."""
+    """As `scaled_dot_product_attention`, which gives zeros where a mask leaves nothing to attend to. torch.onnx takes
+    it with four dimensions alone."""
     import torch
 
-    if attn_mask is None or dropout_p or is_causal:
+    if dropout_p or (attn_mask is None and query.dim() == 4):
         return NotImplemented
+    if attn_mask is None:
+        rows, columns = query.shape[-2], key.shape[-2]
+        attn_mask = torch.ones(rows, columns, dtype=torch.bool, device=query.device)
+        attn_mask = attn_mask.tril() if is_causal else attn_mask
     dtype, wider = query.dtype, torch.promote_types(query.dtype, torch.float32)
     if enable_gqa:
         times = query.shape[-3] // key.shape[-3]
@@ -345,6 +351,33 @@ def _add_flags(_: Any, one: Any, other: Any, *, alpha: Any = 1) -> Any:
 
     are_flags = all(type(value) is bool or getattr(value, "dtype", None) is torch.bool for value in (one, other))
     return one | other if are_flags and alpha == 1 else NotImplemented
+
+
+def _fill_flags(_: Any, flags: Any, mask: Any, value: Any) -> Any:
+    """As `masked_fill` of bools, for which ONNX Runtime has no Where."""
+    import torch
+
+    return (mask & value) | (~mask & flags) if flags.dtype is torch.bool else NotImplemented
+
+
+def _extremes(_: Any, values: Any, *, dim: int | None = None, keepdim: bool = False) -> Any:
+    """As `torch.aminmax`; of all values where `dim` is None."""
+    dims = tuple(range(values.dim())) if dim is None else (dim,)
+    return tuple(found(dims, keepdim) for found in (values.amin, values.amax)) if values.dim() else (values, values)
+
+
+def _average(
+    operator: Any, values: Any, kernel: Any, *args: Any, divisor_override: int | None = None, **how: Any
+) -> Any:
+    """As average pooling with a divisor of its own, which torch.onnx leaves out."""
+    given = dict(zip(("stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"), args, strict=False))
+    given |= how
+    divisor = given.pop("divisor_override", divisor_override)
+    if divisor is None or given.get("ceil_mode"):
+        return NotImplemented
+    sizes = list(kernel) * (2 if "2d" in str(operator) else 3) if len(kernel) == 1 else kernel
+    found = operator(values, kernel, **{**given, "count_include_pad": True})
+    return found * (math.prod(sizes) / divisor)
 
 
 def _multiply_whole(_: Any, added: Any, one: Any, other: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
@@ -375,6 +408,10 @@ _RULES: dict[str, Callable[..., Any]] = {
     "scatter.src": _scatter, "scatter_add.default": _scatter, "scatter_reduce.two": _reduce,
     "masked_select.default": _select_masked, "sort.stable": _sort, "argsort.stable": _argsort,
     "where.self": _choose_flags, "scaled_dot_product_attention.default": _attend, "add.Tensor": _add_flags,
+    "masked_fill.Scalar": _fill_flags, "masked_fill.Tensor": _fill_flags, "aminmax.default": _extremes,
+    "avg_pool2d.default": _average, "avg_pool3d.default": _average,
+    **{f"adaptive_max_pool{n}d.default": partial(pooling.adapt_max, dims=n) for n in (1, 2, 3)},
+    "_adaptive_avg_pool3d.default": pooling.adapt_mean, "adaptive_avg_pool3d.default": pooling.adapt_mean,
     "addmm.default": _multiply_whole, "fmax.default": partial(_extreme_without_nan, highest=True),
     "fmin.default": partial(_extreme_without_nan, highest=False),
 }  # fmt: skip
@@ -435,8 +472,13 @@ def _is_translated(node: Any) -> bool:
         return dtype is not torch.bool
     if node.target is aten.addmm.default:
         return dtype is None or dtype.is_floating_point
+    if node.target in (aten.masked_fill.Scalar, aten.masked_fill.Tensor):
+        return dtype is not torch.bool
+    if node.target in (aten.avg_pool2d.default, aten.avg_pool3d.default):
+        return len(node.args) < 7 and node.kwargs.get("divisor_override") is None
     mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
-    return node.target is aten.scaled_dot_product_attention.default and mask is None
+    attends = node.target is aten.scaled_dot_product_attention.default
+    return attends and mask is None and getattr(node.meta.get("val"), "ndim", 4) == 4
 
 
 @contextmanager
@@ -446,9 +488,9 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
 
 _MISSING = (
     r"op='(?:aten\.(?:searchsorted|_?cdist\w*|hypot|cumprod|cummax|cummin|kthvalue|median|erfinv|copysign"
-    r"|masked_select|sort)"
+    r"|masked_select|sort|_?adaptive_(?:max|avg)_pool\dd)"
     r"|prims\.(?:prod|hypot|erf_inv|signbit|fmax|fmin))'"
-    r"|aten_repeat_interleave_Tensor\(\)"
+    r"|aten_repeat_interleave_Tensor\(\)|only 4D query, key, and value are supported|aten_amin\(self"
 )
 
 _NO_KERNEL = r"implementation for (?:Where|Gemm)\(|'tensor\(bool\)' of input parameter \([^)]*\) of operator \(Add\)"
@@ -460,14 +502,14 @@ SHIM = Shim(
     soundness="exact",
     enter=_enter,
     does=(
-        "In the exported program `torch.searchsorted`, `torch.cdist`, `torch.cumprod`, `torch.cummax`, `torch.cummin`, "
-        "`torch.median`, `torch.kthvalue`, `torch.hypot`, `torch.copysign`, `torch.erfinv`, "
-        "`torch.repeat_interleave` with `output_size`, `torch.masked_select`, stable sorting, `scatter_reduce` of "
-        "means, `scatter` of more values than its index asks for, `torch.fmax` and `torch.fmin`, and what ONNX Runtime "
-        "has no kernel for, `torch.where` and sums of bools and `torch.addmm` of whole numbers, are computed by "
-        "operators that `torch.onnx` translates: comparisons, sums, sorting. So is attention with a mask: where that "
-        "leaves nothing to attend to, eager gives zeros, and an ONNX file other values. `//` of whole numbers that may "
-        "be negative, such as `-(-size // 4)`, which ONNX rounds towards zero, divides without a rest. "
+        "Operators that `torch.onnx` does not translate are computed by others in the exported program: "
+        "`torch.searchsorted`, `cdist`, `cumprod`, `cummax`, `cummin`, `median`, `kthvalue`, `hypot`, `copysign`, "
+        "`erfinv`, `masked_select`, `fmax`, `fmin`, `aminmax`, `repeat_interleave` with `output_size`, stable sorting, "
+        "adaptive pooling, attention of three dimensions. So are those whose file gives other values: `scatter_reduce` "
+        "of means, average pooling with a divisor of its own, attention where a mask leaves nothing to attend to, which "
+        "gives zeros, `//` of whole numbers that may be negative; and those for which ONNX Runtime has no kernel: "
+        "`where`, `masked_fill` and sums of bools, `addmm` of whole numbers, `scatter` of more values than its index "
+        "asks for. "
         "Some take memory for each pair of values. Of equal values an index may be another one. Values in which "
         "`torch.searchsorted` searches, and those that are sorted, must not be NaN, and a NaN has no sign for "
         "`torch.copysign`. ONNX Runtime "

@@ -220,12 +220,14 @@ class MergedBranches(ast.NodeTransformer):
         return (
             (not any(returns) or (ends and not inside))
             and not leaves
-            and not any(self._written(node) & names.difference(*made) for names, made in zip(bound, own, strict=True))
+            and not any(
+                self._find_written(node) & names.difference(*made) for names, made in zip(bound, own, strict=True)
+            )
             and pure.of_expression(node.test)
             and all(self._is_pure(arm, *made) for arm, made in zip(arms, own, strict=True))
         )
 
-    def _written(self, branch: ast.If) -> set[str]:
+    def _find_written(self, branch: ast.If) -> set[str]:
         """The names of what is written into, but for what the code writes before it comes to the branch."""
 
         def is_over(one: ast.AST) -> bool:
