@@ -200,7 +200,7 @@ def _second_size(subject: ModelContext, proposal: InputProposal, first: ExampleS
 
 def _other_sizes(first: ExampleSizes) -> Iterator[tuple[ExampleSizes, frozenset[str]]]:
     """Everything larger; the batch alone; all but the batch."""
-    lengths = frozenset({"sequence", "decoder sequence", "samples", "frames"})
+    lengths = frozenset({"sequence", "decoder sequence", "samples", "frames", "patches", "prompts", "points"})
     if first.batch > 1:
         yield SECOND, lengths | {"batch"}
         yield replace(first, batch=SECOND.batch), frozenset({"batch"})
