@@ -16,6 +16,7 @@ from exportdoctor.targets import BuiltPart, build, resolve
 from exportdoctor.targets.eager import run_once
 from exportdoctor.targets.parts.default_part import default_part
 from exportdoctor.targets.parts.model_context import ModelContext
+from exportdoctor.worker.capture.session import capture_part
 from tiny_configs import write_config
 
 if TYPE_CHECKING:
@@ -250,6 +251,48 @@ def test_a_text_has_as_many_places_as_its_image_has_features(tmp_path: Path) -> 
         mask = kwargs["image_embeds_position_mask"]
         assert mask.shape == kwargs["input_ids"].shape == kwargs["attention_mask"].shape
         assert mask.sum(1).tolist() == [4] * len(kwargs["pixel_values"])
+
+
+def test_what_a_processor_can_give_and_was_not_made_is_told(tmp_path: Path) -> None:
+    part = made_part(tmp_path, "sam")
+    assert part.not_made == ("input_boxes",)
+    assert capture_part(part, exporter="export", at_one_size=True).notes == [
+        "default: captured without input_boxes, which a processor can give; where they matter, give --inputs"
+    ]
+
+
+class Documented(nn.Module):
+    """A model whose documentation says where its inputs are from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        settings: dict[str, Any] = {"vocab_size": 99}
+        self.config = PretrainedConfig(**settings)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        places: torch.Tensor | None = None,
+        states: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """
+        Args:
+            input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`):
+                Can be obtained using [`AutoTokenizer`].
+            places (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+                Where each token stands. They can be obtained
+                using [`AutoProcessor`].
+            states (`torch.FloatTensor` of shape `(batch_size, sequence_length)`, *optional*):
+                No processor has them.
+            labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+                Can be obtained using [`AutoTokenizer`].
+        """
+        return input_ids * 2
+
+
+def test_only_what_a_processor_gives_beside_what_was_made_is_told() -> None:
+    assert default_part(context(Documented())).not_made == ("places",)
 
 
 @pytest.mark.slow
