@@ -261,6 +261,27 @@ def test_what_a_processor_can_give_and_was_not_made_is_told(tmp_path: Path) -> N
     ]
 
 
+class Boxless(nn.Module):
+    """A model that refuses the boxes of which its forward has the name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        settings: dict[str, Any] = {"vocab_size": 99}
+        self.config = PretrainedConfig(**settings)
+
+    def forward(self, input_ids: torch.Tensor, bbox: torch.Tensor | None = None) -> torch.Tensor:
+        if bbox is not None:
+            raise ValueError("boxes are for training")
+        return input_ids * 2
+
+
+def test_what_eager_refuses_is_left_out_and_told() -> None:
+    part = default_part(context(Boxless()))
+    assert list(part.kwargs) == ["input_ids"]
+    assert part.left_out == ("bbox",)
+    assert "boxes are for training" in part.because
+
+
 class Documented(nn.Module):
     """A model whose documentation says where its inputs are from."""
 
