@@ -27,10 +27,11 @@ class BuiltPart:
     dynamic shapes. `prepare` surrounds an attempt, and any run of what it exported. `axes` names each dynamic
     axis in the user's words and lists the inputs that have it, as `input_ids[1]`. `left_out` are inputs of the
     model that eager did not take as they were made (`because`, empty where none were tried), so that the part goes
-    without them. `alone` says why the whole does not call the part, whose inputs were then made for it alone.
-    `several` makes the same part with several pictures in several rows, for a file that takes any number.
-    `prepare_fixed` takes the place of `prepare` at fixed sizes, where that is for the sake of dynamic ones. `unused`
-    counts the input sets of other sizes that were given without dynamic shapes.
+    without them. `not_made` are optional inputs that a processor can give and that were not tried. `alone` says
+    why the whole does not call the part, whose inputs were then made for it alone. `several` makes the same part
+    with several pictures in several rows, for a file that takes any number. `prepare_fixed` takes the place of
+    `prepare` at fixed sizes, where that is for the sake of dynamic ones. `unused` counts the input sets of other
+    sizes that were given without dynamic shapes.
     """
 
     name: str
@@ -45,6 +46,7 @@ class BuiltPart:
     axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     because: str = ""
+    not_made: tuple[str, ...] = ()
     alone: str = ""
     several: Callable[[], BuiltPart] | None = None
     prepare_fixed: Callable[[], AbstractContextManager[Any]] | None = None

@@ -125,6 +125,11 @@ def inputs_left_out(names: tuple[str, ...], because: str) -> str:
     return f"{without}, because eager refused what was made: {because}"
 
 
+def inputs_not_made(names: tuple[str, ...]) -> str:
+    """The note on a part that goes without inputs that were not made."""
+    return f"captured without {', '.join(names)}, which a processor can give; where they matter, give --inputs"
+
+
 def opset_of_dtype(opset: int) -> str:
     """Why a file has not the opset that torch chooses."""
     return f"opset {opset}: in lower ones an operator of the model does not take its dtype"

@@ -18,7 +18,12 @@ from exportdoctor.core.errors import TargetError
 from exportdoctor.core.exception_text import text_of
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.targets.eager import own_stack, run_once
-from exportdoctor.targets.parts.documented_inputs import TensorSpec, documented_inputs, guessed_input
+from exportdoctor.targets.parts.documented_inputs import (
+    TensorSpec,
+    documented_inputs,
+    guessed_input,
+    processor_inputs,
+)
 from exportdoctor.targets.parts.dummy_inputs import (
     MEDIA,
     InputProposal,
@@ -114,7 +119,9 @@ def _part(
 ) -> BuiltPart:
     axes, other = _second_size(subject, proposal, sizes)
     listed = {key: [layout] if isinstance(inputs[key], list) else layout for key, layout in axes.items()}
-    return assemble(name, subject, inputs=inputs, other_inputs=other, axes=listed)
+    told = {*inputs, *proposal.left_out}
+    not_made = tuple(one for one in processor_inputs(subject) if one not in told)
+    return replace(assemble(name, subject, inputs=inputs, other_inputs=other, axes=listed), not_made=not_made)
 
 
 def _proposals(subject: ModelContext) -> Iterator[tuple[InputProposal, ExampleSizes]]:
@@ -200,7 +207,7 @@ def _second_size(subject: ModelContext, proposal: InputProposal, first: ExampleS
 
 def _other_sizes(first: ExampleSizes) -> Iterator[tuple[ExampleSizes, frozenset[str]]]:
     """Everything larger; the batch alone; all but the batch."""
-    lengths = frozenset({"sequence", "decoder sequence", "samples", "frames"})
+    lengths = frozenset({"sequence", "decoder sequence", "samples", "frames", "patches", "prompts", "points"})
     if first.batch > 1:
         yield SECOND, lengths | {"batch"}
         yield replace(first, batch=SECOND.batch), frozenset({"batch"})

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from exportdoctor.targets.parts.model_context import ModelContext
 
 _ENTRY = re.compile(r"^\s*(?P<name>\w+) \((?P<type>[^\n]*?)of\s+shape\s+`?\(?(?P<shape>[^)\n]*)\)", re.MULTILINE)
+_HEADING = re.compile(r"^\s*(\w+):? \((?=`)", re.MULTILINE)
+_GIVEN = re.compile(r"obtained\s+(?:using|with|by)\b[^.]*?(?:[Tt]okenizer|[Pp]rocessor|[Ee]xtractor)")
 _AXES = {
     "batch": ("batch_size", "batch", "bsz", "num_images", "num_samples"),
     "sequence": (
@@ -108,6 +110,16 @@ def documented_inputs(subject: ModelContext) -> Mapping[str, TensorSpec]:
             is_picture = spec.kind == "mask" and "num_channels" in symbols
             found.setdefault(entry["name"], TensorSpec(dims=dims, kind="float") if is_picture else spec)
     return found
+
+
+def processor_inputs(subject: ModelContext) -> tuple[str, ...]:
+    """The tensor inputs of which the documentation of the model's forward says that a processor can give them; not
+    what a model is to answer, which is for training."""
+    names = forward_names(subject.model)
+    _, *parts = _HEADING.split(inspect.getdoc(subject.model.forward) or "")
+    told = zip(parts[::2], parts[1::2], strict=True)
+    tensors = [(name, text) for name, text in told if name in names and "Tensor" in text.partition("\n")[0]]
+    return tuple(name for name, text in tensors if _GIVEN.search(text) and not name.endswith("labels"))
 
 
 def guessed_input(subject: ModelContext, name: str) -> TensorSpec:

@@ -26,6 +26,7 @@ from exportdoctor.targets.parts.input_layouts import (
 )
 from exportdoctor.targets.parts.model_context import ModelContext, forward_names
 from exportdoctor.targets.parts.processed_inputs import processed_layouts
+from exportdoctor.targets.parts.structured_inputs import PLACES_OF_IMAGE, structured_layouts
 from exportdoctor.torch_internals.trees import tree_leaves
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ BY_MODALITY: Mapping[str, tuple[str, ...]] = {
 """The inputs of each modality, as transformers 5 names them in `input_modalities`."""
 _BESIDE = ("image_sizes", "feature_attention_mask", "input_features_mask", "target_sizes", "image_attention_mask")
 """What some models need beside these, and others take for a sign of something else."""
+_PICTURES = frozenset({"pixel_values", "flattened_patches"})
+"""The names under which the images go in whose places a mask states."""
 MEDIA = frozenset(name for modality, names in BY_MODALITY.items() if modality != "text" for name in names)
 
 
@@ -72,25 +75,28 @@ class InputProposal:
 
 def propose_inputs(subject: ModelContext) -> Iterator[InputProposal]:
     """What to try, most complete first: every modality, with what processors make too, then less."""
-    names, constants, complete = forward_names(subject.model), constants_for(subject), _every_modality(subject)
+    names, constants = forward_names(subject.model), constants_for(subject)
+    structured, plain = structured_layouts(subject), _every_modality(subject)
+    complete, known = (*plain, *structured), {**LAYOUTS, **structured}
     seen: list[tuple[Layout, ...]] = []
-    for wanted, layouts in _attempts(subject, complete):
+    for wanted, found in _attempts(subject, plain, tuple(structured)):
+        layouts = {**found, **{name: structured[name] for name in structured if name in wanted}}
         chosen = tuple(name for name in names if name in wanted and name in layouts)
         if "input_ids" not in chosen and layouts.get("attention_mask") is LAYOUTS["attention_mask"]:
             chosen = tuple(name for name in chosen if name != "attention_mask")
-        made_of_all = [name for name in names if name in complete and name in LAYOUTS and name != "attention_mask"]
+        made_of_all = [name for name in names if name in complete and name in known and name != "attention_mask"]
         left_out = tuple(name for name in made_of_all if name not in chosen)
-        for found in product(*(layouts[name] for name in chosen)):
-            if chosen and found not in seen:
-                seen.append(found)
-                made = dict(zip(chosen, found, strict=True))
+        for one in product(*(layouts[name] for name in chosen)):
+            if chosen and one not in seen:
+                seen.append(one)
+                made = dict(zip(chosen, one, strict=True))
                 yield InputProposal(layouts=made, constants=constants, left_out=left_out)
 
 
 def _attempts(
-    subject: ModelContext, complete: tuple[str, ...]
+    subject: ModelContext, complete: tuple[str, ...], structured: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], Mapping[str, tuple[Layout, ...]]]]:
-    """Which inputs to try, and the layouts of each; the processors run only where the first two attempts fail."""
+    """Which inputs to try, and the layouts of each; the processors run only where the attempts before fail."""
     if any(name.endswith("grid_thw") for name in forward_names(subject.model)):
         images = [name for name in complete if name != "pixel_values_videos"]
         grids = [name for name in GRID_LAYOUTS if "video" not in name and not name.startswith("pixel")]
@@ -98,6 +104,7 @@ def _attempts(
         yield (*images, *grids), {**LAYOUTS, **(TOWER_LAYOUTS if tower else GRID_LAYOUTS)}
     if {"spatial_shapes", "pixel_position_ids", "image_position_ids"} & set(forward_names(subject.model)):
         yield (*complete, *PATCH_LAYOUTS), {**LAYOUTS, **PATCH_LAYOUTS}
+    yield (*complete, *structured), LAYOUTS
     yield complete, LAYOUTS
     yield (*complete, *_BESIDE), LAYOUTS
     processed = {name: (layout,) for name, layout in processed_layouts(subject).items()}
@@ -106,6 +113,7 @@ def _attempts(
     media = [BY_MODALITY[one] for one in ("image", "audio", "video") if set(BY_MODALITY[one]) & set(complete)]
     for names in media if len(media) > 1 else ():
         yield (*text, *required_inputs(subject.model), *names), {**LAYOUTS, **processed}
+    yield (*_main_input(subject), *structured), LAYOUTS
     yield _main_input(subject), LAYOUTS
     yield text, LAYOUTS
 
@@ -173,6 +181,8 @@ def _with_placeholders(subject: ModelContext, inputs: dict[str, Any]) -> dict[st
     config, made = subject.config, dict(inputs)
     if "input_ids" not in made:
         return made
+    if PLACES_OF_IMAGE in made and not _PICTURES.isdisjoint(made):
+        return _with_places_of_image(made, count=config.latent_query_num)
     types = made["input_ids"] * 0
     for kind, names, number in _PLACEHOLDERS:
         token = _placeholder(config, kind)
@@ -187,6 +197,18 @@ def _with_placeholders(subject: ModelContext, inputs: dict[str, Any]) -> dict[st
     if "mm_token_type_ids" in forward_names(subject.model) and bool(types.any()):
         made["mm_token_type_ids"] = types
     return made
+
+
+def _with_places_of_image(inputs: dict[str, Any], *, count: int) -> dict[str, Any]:
+    """The inputs with as many places for the features of an image before each text, and a mask that marks them."""
+    import torch
+
+    ids, mask = inputs["input_ids"], inputs[PLACES_OF_IMAGE]
+    before = {"input_ids": ids[:, :1], PLACES_OF_IMAGE: mask.new_ones(len(mask), 1)}
+    if "attention_mask" in inputs:
+        before["attention_mask"] = inputs["attention_mask"][:, :1]
+    longer = {name: torch.cat([one.expand(-1, count), inputs[name]], dim=1) for name, one in before.items()}
+    return {**inputs, **longer}
 
 
 def _placeholder(config: Any, kind: str) -> int | None:

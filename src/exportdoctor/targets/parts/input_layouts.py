@@ -27,10 +27,15 @@ class ExampleSizes:
     decoder_sequence: int
     samples: int
     frames: int
+    patches: int
+    prompts: int
+    points: int
 
 
-FIRST = ExampleSizes(batch=2, sequence=13, decoder_sequence=7, samples=4000, frames=56)
-SECOND = ExampleSizes(batch=3, sequence=22, decoder_sequence=11, samples=5400, frames=72)
+FIRST = ExampleSizes(batch=2, sequence=13, decoder_sequence=7, samples=4000, frames=56, patches=10, prompts=3, points=5)
+SECOND = ExampleSizes(
+    batch=3, sequence=22, decoder_sequence=11, samples=5400, frames=72, patches=17, prompts=4, points=8
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,16 +58,13 @@ def _mask(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
     return subject.integers([[1] * sizes.sequence] * sizes.batch)
 
 
-def _boxes(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
-    return subject.integers([[[0, 0, 1, 1]] * sizes.sequence] * sizes.batch)
-
-
 def _hidden_states(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
     return subject.floats(sizes.batch, sizes.sequence, subject.text_config.hidden_size)
 
 
-def _image(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
-    return subject.floats(sizes.batch, _channels(subject), *subject.image_size)
+def image_input(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
+    """Pictures of the size that the configuration states."""
+    return subject.floats(sizes.batch, channels(subject), *subject.image_size)
 
 
 def _image_sizes(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
@@ -70,7 +72,7 @@ def _image_sizes(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
 
 
 def _video(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
-    return subject.floats(sizes.batch, _pictures(subject), _channels(subject), *subject.image_size)
+    return subject.floats(sizes.batch, _pictures(subject), channels(subject), *subject.image_size)
 
 
 def _pictures(subject: ModelContext) -> int:
@@ -91,12 +93,12 @@ def _image_sides_in_patches(subject: ModelContext, sizes: ExampleSizes) -> torch
 def _patches_of_grid(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
     config = subject.vision_config
     height, width = pair(config.patch_size)
-    features = _channels(subject) * (getattr(config, "temporal_patch_size", None) or 1) * height * width
+    features = channels(subject) * (getattr(config, "temporal_patch_size", None) or 1) * height * width
     return subject.floats(math.prod(GRID), features)
 
 
 def _patches_as_pictures(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
-    return subject.floats(math.prod(GRID), _channels(subject), *pair(subject.vision_config.patch_size))
+    return subject.floats(math.prod(GRID), channels(subject), *pair(subject.vision_config.patch_size))
 
 
 def _grid(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
@@ -105,7 +107,7 @@ def _grid(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
 
 def _patches_by_row(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
     height, width = pair(subject.vision_config.patch_size)
-    return subject.floats(sizes.batch, _side(subject) ** 2, _channels(subject) * height * width)
+    return subject.floats(sizes.batch, _side(subject) ** 2, channels(subject) * height * width)
 
 
 def _side(subject: ModelContext) -> int:
@@ -128,12 +130,6 @@ def _positions_of_patches(subject: ModelContext, sizes: ExampleSizes) -> torch.T
 
 def _merge_size(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
     return subject.integers([getattr(subject.vision_config, "spatial_merge_size", None) or 1])
-
-
-def _flattened_patches(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
-    stated = getattr(subject.vision_config, "patch_embed_hidden_size", None)
-    features = stated or math.prod(pair(subject.vision_config.patch_size)) * _channels(subject)
-    return subject.floats(sizes.batch, sizes.sequence, features + 2)
 
 
 def _samples(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
@@ -171,7 +167,8 @@ def _series(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
     return subject.floats(sizes.batch, config.context_length, getattr(config, "num_input_channels", 1))
 
 
-def _channels(subject: ModelContext) -> int:
+def channels(subject: ModelContext) -> int:
+    """The colours of a picture."""
     config = subject.vision_config
     return int(getattr(config, "num_channels", None) or getattr(config, "in_channels", None) or 3)
 
@@ -196,15 +193,13 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
     "input_ids": (Layout(make=_ids, axes=_BATCH_SEQUENCE),),
     "attention_mask": (Layout(make=_mask, axes=_BATCH_SEQUENCE),),
     "decoder_input_ids": (Layout(make=_decoder_ids, axes={0: "batch", 1: "decoder sequence"}),),
-    "bbox": (Layout(make=_boxes, axes=_BATCH_SEQUENCE),),
     "inputs_embeds": (Layout(make=_hidden_states, axes=_BATCH_SEQUENCE),),
     "hidden_states": (Layout(make=_hidden_states, axes=_BATCH_SEQUENCE),),
-    "pixel_values": (Layout(make=_image, axes=_BATCH), Layout(make=_video, axes=_BATCH)),
+    "pixel_values": (Layout(make=image_input, axes=_BATCH), Layout(make=_video, axes=_BATCH)),
     "image_sizes": (Layout(make=_image_sizes, axes=_BATCH),),
     "target_sizes": (Layout(make=_image_sides_in_patches, axes=_BATCH),),
     "image_attention_mask": (Layout(make=_mask_of_pictures, axes=_BATCH_SEQUENCE),),
     "pixel_values_videos": (Layout(make=_video, axes=_BATCH),),
-    "flattened_patches": (Layout(make=_flattened_patches, axes=_BATCH_SEQUENCE),),
     "input_features": (
         Layout(make=_spectrogram_of_fixed_length, axes=_BATCH),
         Layout(make=_spectrogram, axes={0: "batch", 1: "frames"}),

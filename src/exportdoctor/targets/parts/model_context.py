@@ -102,7 +102,7 @@ class ModelContext:
     def image_size(self) -> ImageSize:
         """Height and width in pixels: from the options, else from the configuration, else 224."""
         nested = list(nested_configurations(self.vision_config))
-        stated = (getattr(one, name, None) for name in ("image_size", "max_img_size") for one in nested)
+        stated = (getattr(one, name, None) for name in ("image_size", "max_img_size", "input_size") for one in nested)
         return self.options.image_size or pair(next((size for size in stated if size), 224))
 
     @property

@@ -110,6 +110,8 @@ def _new_capture(built: BuiltPart) -> PartCapture:
         part.note(wording.training_mode(layers))
     if built.left_out:
         part.note(wording.inputs_left_out(built.left_out, built.because))
+    if built.not_made:
+        part.note(wording.inputs_not_made(built.not_made))
     if built.unused:
         part.note(wording.other_sizes_unused(built.unused))
     if built.alone:
