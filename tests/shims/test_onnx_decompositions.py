@@ -286,6 +286,10 @@ def test_an_onnx_file_of_other_numbers_is_located_cured_and_reproduced(
     assert "runs in ONNX Runtime with 1 shim (exact)" in wording.cure(part)
     assert "--to onnx -o model.onnx" in wording.export_command(part, report)
     capsys.readouterr()
+    assert main.run(
+        ["export", f"{tmp_path}/net.py:build", "--to", "onnx", "--shims", "none", "-o", f"{tmp_path}/m.onnx"]
+    )
+    assert "--shims decomposed-for-onnx computes aten.scatter_reduce.two by other operators" in capsys.readouterr().out
     assert main.run(["repro", "F1", "--probes", "25", "-o", str(tmp_path / "repro.py")]) == 0
     script = (tmp_path / "repro.py").read_text()
     assert "Fails with AssertionError: Tensor-likes are not close!" in script

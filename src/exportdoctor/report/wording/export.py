@@ -286,6 +286,11 @@ def unrunnable_program(error: BaseException, keywords: Iterable[str] = ()) -> st
     return f"{said}; a name in it is a keyword of Python: {named}" if named else said
 
 
+def try_shim(name: str, operator: str) -> str:
+    """Said of a shim that computes an operator by others, where a file's values begin to differ there."""
+    return f"--shims {name} computes {operator} by other operators: try it"
+
+
 def left_from_before(path: str) -> str:
     """Said of a file of that name where none was written: the proof beside it is not its own."""
     return f"  note    {path} was there before, and was left as it is; the proof is not of it"

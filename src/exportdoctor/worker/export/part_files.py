@@ -17,12 +17,15 @@ from typing import Any
 import msgspec
 import torch
 
-from exportdoctor.core.failure.messages import first_line
+from exportdoctor.core.failure.kinds import FailureKind
+from exportdoctor.core.failure.messages import FIRST_TO_DIFFER, first_line
 from exportdoctor.core.protocol.export import ExportedFile, ExportRequest, PrecisionLoss, StageFailure
 from exportdoctor.core.records.outcome import Agreement, Stage
 from exportdoctor.core.records.size_domain import SizeDomain
 from exportdoctor.report.wording import capture as wording
-from exportdoctor.shims import ExportCall, Inputs, Shim, apply_shims, call_for_part, export_program
+from exportdoctor.report.wording.export import try_shim
+from exportdoctor.shims import ExportCall, Inputs, Shim, apply_shims, call_for_part, export_program, registry
+from exportdoctor.shims.cure_pattern import FailureView
 from exportdoctor.targets import BuiltPart
 from exportdoctor.targets.eager import copy_inputs, run_calls
 from exportdoctor.torch_internals.module_proxies import state_id
@@ -330,6 +333,13 @@ def _compare(job: PartJob, made: PartExport, call: ExportCall) -> Iterator[_Comp
             yield one, row
 
 
+def _shims_for(trouble: StageFailure, tried: Sequence[Shim]) -> list[str]:
+    """The exact shims that may help where a file's values begin to differ at this operator."""
+    seen = FailureView(kind=FailureKind.NUMBERS, messages=(f"{FIRST_TO_DIFFER}{trouble.op}: ",))
+    fitting = (shim for shim in registry() if shim.soundness == "exact" and shim.may_cure(seen))
+    return [shim.id for shim in fitting if shim not in tried]
+
+
 def _judge(job: PartJob, made: PartExport, compared: Sequence[_Compared]) -> None:
     """Note the comparisons, and where the file first differs. Call it while no shim is active."""
     asked, plain = zip(*compared, strict=True)
@@ -345,6 +355,7 @@ def _judge(job: PartJob, made: PartExport, compared: Sequence[_Compared]) -> Non
             made.trouble = first_difference(call, wrong, opset=job.request.opset, prefix=job.part.prefix)
         if made.trouble is not None:
             made.search = None
+            made.notes += [try_shim(name, made.trouble.op) for name in _shims_for(made.trouble, job.shims)]
     if made.search is not None:
         by_set = [(one, [row for each, row in found if each is one]) for one in job.sets]
         right = (one for one, its in by_set if its and all(row.holds and not row.refused for row in its))
