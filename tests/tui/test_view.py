@@ -150,6 +150,21 @@ def test_every_line_fills_its_width_exactly_and_keeps_the_count_of_equals(width:
             assert f"{len(line.row.fqns)} identical" in text
 
 
+@pytest.mark.parametrize("width", [40, 78, 200])
+def test_a_line_at_any_depth_has_its_name(width: int) -> None:
+    """Names were blank from the twentieth level on."""
+    view = view_of(QWEN)
+    part, lines = view.parts[0], navigation.current_lines(view, started())
+    for depth in (0, 3, 20, 60, 400):
+        deep = tuple(replace(line, depth=depth) for line in lines)
+        columns = columns_for(width, part, deep)
+        for line in deep:
+            text = "".join(piece for piece, _ in pieces(line, part, columns))
+            assert cell_len(text) == width
+            assert len(line.row.names) > 1 or line.row.names[0][:5] in text
+            assert depth <= 20 or f"{depth} " in text
+
+
 def test_what_fails_in_a_cured_part_is_marked_cured_and_still_says_where_it_fails() -> None:
     view = view_of(QWEN)
     part, lines = view.parts[0], navigation.current_lines(view, started())

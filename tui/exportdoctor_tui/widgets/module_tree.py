@@ -16,7 +16,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from exportdoctor_tui.keymap import TREE, bindings
-from exportdoctor_tui.widgets.tree_columns import Columns, columns_for, heading, pieces
+from exportdoctor_tui.widgets.tree_columns import Columns, columns_for, heading, indentation, pieces
 
 if TYPE_CHECKING:
     from textual import events
@@ -130,7 +130,8 @@ class ModuleTree(ScrollView, can_focus=True):
         if event.get_content_offset_capture(self).y < 1 or number >= len(self._lines):
             return
         line = self._lines[number]
-        arrow = event.get_content_offset_capture(self).x <= 2 * line.depth + 1
+        columns = self._columns_in(self.scrollable_content_region.width)
+        arrow = event.get_content_offset_capture(self).x <= len(indentation(line.depth, columns)) + 1
         self.cursor = number
         if arrow or event.chain == 2:
             self.post_message(self.ActionRequested("toggle", line))

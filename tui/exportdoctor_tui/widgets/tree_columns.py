@@ -92,7 +92,7 @@ def pieces(each: Line, part: PartView, columns: Columns) -> tuple[Piece, ...]:
     arrow = ("▾" if each.is_open else "▸") if row.children or len(row.fqns) > 1 else " "
     status = part.look(row)
     symbol = wording.SYMBOLS[status]
-    lead = "  " * each.depth + arrow + " "
+    lead = indentation(each.depth, columns) + arrow + " "
     cells: list[Piece] = [(lead, "quiet"), (f"{symbol} ", status)]
     name = name_in(row, columns.name - len(lead) - 2)
     cells.append((name, status if row.notable else "name" if row.status == "pass" else "quiet"))
@@ -111,6 +111,13 @@ def pieces(each: Line, part: PartView, columns: Columns) -> tuple[Piece, ...]:
         cells.append((" " * _GAP + align_right(seconds, columns.seconds), "quiet"))
     cells.append((align_right(line(wording.row_finding(row)) + " ", columns.finding), "finding"))
     return tuple(cells)
+
+
+def indentation(depth: int, columns: Columns) -> str:
+    """The cells before a line's arrow: two for each level, up to half of the column. Deeper lines have the number of
+    their level."""
+    most = columns.name // 2
+    return "  " * depth if 2 * depth <= most else f"{depth} ".rjust(most)
 
 
 def name_in(row: Row, width: int) -> str:
