@@ -84,3 +84,53 @@ def test_each_of_them_does_its_work(module: nn.Module, names: tuple[str, ...], d
             answer = program(*args, **kwargs)
             assert torch.equal(answer, eager(module, *others))
     assert type(module).forward.__code__ is before
+
+
+class Resetting(nn.Module):
+    """A leaky state that is halved where it grows too large, as lists of rows and as rows of a tensor."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        state, rows, out = torch.zeros(3), [], torch.zeros_like(x)
+        for row in x:
+            state = state * 0.5 + row
+            if state.abs().max() > 3:
+                state = state / 2
+            rows.append(state)
+        total = torch.zeros(3)
+        for place in range(x.shape[0]):
+            total = total + x[place]
+            total = total.tanh() if total.sum() > 1 else total * 2
+            out[place] = total
+        return torch.stack(rows), out
+
+
+class Firing(nn.Module):
+    """Two states, of which an arm binds both and the other one, in one branch inside another."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        charge, fired, rows = torch.zeros(3), torch.zeros(()), []
+        for row in x:
+            charge = charge + row
+            if charge.sum() > 1:
+                if charge.max() > 2:
+                    charge, fired = torch.zeros_like(charge), fired + 2
+                else:
+                    charge, fired = charge - 1, fired + 1
+            else:
+                charge = charge * 0.9
+            rows.append(charge * fired)
+        return torch.stack(rows), fired
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [Resetting, Firing])
+def test_a_loop_over_a_dynamic_dimension_may_branch_on_values(make: type[nn.Module]) -> None:
+    """The scan took no step with a branch, and the branch no loop of unknown length."""
+    module, shapes = make(), {"x": ROWS}
+    call = ExportCall(module=module, args=(torch.randn(6, 3),), kwargs={}, dynamic_shapes=shapes)
+    with apply_shims([find("branch-as-where"), find("loops-as-scan")], call) as given:
+        program = export_program(given).module()
+    for size in (3, 4, 9, 20):
+        for scale in (0.1, 1.0, 5.0):
+            x = torch.randn(size, 3) * scale
+            torch.testing.assert_close(program(x), module(x))

@@ -20,6 +20,7 @@ from exportdoctor.shims.rules.branches.arm_writes import COPY, OWN_TENSOR, WRITT
 from exportdoctor.shims.rules.branches.chosen_numbers import beside_tensor, choose_number, choose_tensor
 from exportdoctor.shims.rules.code.later_writes import LaterWrites
 from exportdoctor.shims.rules.code.observed_rewrite import UNBOUND, ObservedRewrite, value_of
+from exportdoctor.shims.rules.code.pure_callees import only_computes
 from exportdoctor.shims.rules.code.writes import WRITE_BACK
 from exportdoctor.targets.eager import storage_id
 from exportdoctor.torch_internals.loop_operators import python_builtins
@@ -78,6 +79,7 @@ class ArmChoices(ObservedRewrite):
                 WRITTEN: value_of, COPY: self.copy_to_write, WRITE_BACK: self.write_back,
                 OWN_TENSOR: self.own_tensor}  # fmt: skip
 
+    @only_computes
     def choose(
         self,
         branch: str,
@@ -292,26 +294,31 @@ def _is_tensor(value: Any) -> bool:
 # --- conditions
 
 
+@only_computes
 def both_hold(one: Any, other: Callable[[], Any]) -> Any:
     """`one and other()`."""
     return _as_truth(one) & _as_truth(other()) if _is_open(one) else one and other()
 
 
+@only_computes
 def either_holds(one: Any, other: Callable[[], Any]) -> Any:
     """`one or other()`."""
     return _as_truth(one) | _as_truth(other()) if _is_open(one) else one or other()
 
 
+@only_computes
 def does_not_hold(value: Any) -> Any:
     """`not value`."""
     return ~_as_truth(value) if _is_open(value) else not value
 
 
+@only_computes
 def any_holds(function: Callable[..., Any], values: Callable[[], Any], plain: Callable[[], Any]) -> Any:
     """`any(values())`, with tensors kept as tensors; of `plain()` where the code calls something else `any`."""
     return _some_hold(values()) if function is builtins.any else function(plain())
 
 
+@only_computes
 def all_hold(function: Callable[..., Any], values: Callable[[], Any], plain: Callable[[], Any]) -> Any:
     """`all(values())`, with tensors kept as tensors; of `plain()` where the code calls something else `all`."""
     if function is not builtins.all:
@@ -328,6 +335,7 @@ def _some_hold(values: Iterable[Any]) -> Any:
     return found
 
 
+@only_computes
 def is_within(value: Any, container: Any) -> Any:
     """`value in container`."""
     import torch
@@ -343,6 +351,7 @@ def is_within(value: Any, container: Any) -> Any:
     return value in container
 
 
+@only_computes
 def number_of(value: Any, read: Any, other: Callable[[], Any], both: bool) -> Any:
     """A side of a comparison with `other` in which a number is read, from this one by `read`, "item" or the function
     float, unless that is None, or from `both`. The
@@ -369,6 +378,7 @@ def number_of(value: Any, read: Any, other: Callable[[], Any], both: bool) -> An
     return number
 
 
+@only_computes
 def all_equal(one: Any, other: Any) -> Any:
     """`torch.equal(one, other)`, as a tensor where only a run of the program can tell."""
     import torch

@@ -14,6 +14,7 @@ from exportdoctor.shims.rules.code.asked_lines import run_known
 from exportdoctor.shims.rules.code.code_swap import all_code, swap_code
 from exportdoctor.shims.rules.code.later_writes import LaterWrites
 from exportdoctor.shims.rules.code.number_types import symbolic_numbers
+from exportdoctor.shims.rules.code.pure_callees import only_computes
 
 UNBOUND = object()
 """The value of a name that has none before rewritten code binds it."""
@@ -48,6 +49,7 @@ class ObservedRewrite:
         return NotApplicable(why)
 
 
+@only_computes
 def value_of(read: Callable[[], Any]) -> Any:
     """What `read` gives, or a mark where the name is not bound yet."""
     try:

@@ -19,6 +19,7 @@ from typing import Any, TypeGuard
 
 from exportdoctor.core.failure.frames import is_defined_in_torch
 from exportdoctor.shims.rules.code.code_swap import definition_of
+from exportdoctor.shims.rules.code.name_flow import is_arm
 from exportdoctor.shims.rules.code.pure_callees import (
     NOT_KNOWN,
     has_pure_name,
@@ -134,6 +135,8 @@ class Purity:
             return is_in_place_update(node) and self.of_expression(node.value) and self._may_add_to(node.target)
         if isinstance(node, ast.Raise):
             return self.may_raise
+        if isinstance(node, ast.FunctionDef) and is_arm(node):
+            return self.of_statements(node.body)
         if not isinstance(node, _STATEMENTS):
             return False
         targets = getattr(node, "targets", [getattr(node, "target", None)])

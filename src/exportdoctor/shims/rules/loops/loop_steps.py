@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from exportdoctor.shims.rules.code.made_code import call_of, load
-from exportdoctor.shims.rules.code.name_flow import SCAN_PREFIX, bound_names, is_name, read_names
+from exportdoctor.shims.rules.code.name_flow import SCAN_PREFIX, bound_names, is_arm, is_name, read_names
 from exportdoctor.shims.rules.code.name_uses import NameUses, row_put_first
 
 _NO_STEP = (
@@ -80,7 +80,7 @@ class LoopStep:
                 made.append(ast.copy_location(ast.Assign([ast.Name(output[0], ast.Store())], output[1]), one))
             else:
                 made.append(one)
-        if any(isinstance(each, _NO_STEP) for one in made for each in ast.walk(one)):
+        if any(map(_is_no_step, made)):
             return None
         reads = _RowReads(self, bound)
         made = [reads.visit(one) for one in made]
@@ -118,6 +118,13 @@ class LoopStep:
                     self.outputs.append(StepOutput(row, name, *found))
                     return row, value
         return None
+
+
+def _is_no_step(node: ast.AST) -> bool:
+    """Whether it leaves the loop or binds names of its own; an arm that a rewrite has made does neither."""
+    if is_arm(node):
+        return False
+    return isinstance(node, _NO_STEP) or any(map(_is_no_step, ast.iter_child_nodes(node)))
 
 
 class _RowReads(ast.NodeTransformer):
