@@ -20,6 +20,7 @@ from branching_models import (
     ATTACKS,
     BRANCHES,
     VALUES,
+    Appending,
     Asked,
     Calculating,
     Calling,
@@ -29,6 +30,7 @@ from branching_models import (
     Dividing,
     Early,
     Finding,
+    Found,
     Growing,
     Guarded,
     InsideAndOut,
@@ -104,7 +106,7 @@ def test_comments_and_strings_at_the_margin_are_no_obstacle(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [Early, Several, Named, Asked, Calling, Telling, Numbered, Guarded])
+@pytest.mark.parametrize("make", [Early, Several, Named, Asked, Calling, Telling, Numbered, Guarded, Appending, Found])
 def test_the_program_answers_as_eager_on_both_sides_of_each_branch(make: Callable[[], nn.Module]) -> None:
     call = call_of(make)
     with pytest.raises(Exception, match=r"data-dependent"):

@@ -122,6 +122,39 @@ class Guarded(nn.Module):
         return torch.cat([x / scale, x.to(torch.bfloat16).float() * low + high, x * seen])
 
 
+class Appending(nn.Module):
+    """Both arms append to one list, also in branches inside; one of two lists gets none."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = [x[0]]
+        for place in range(1, 3):
+            row = x[place % x.shape[0]]
+            if rows[-1].abs().max() > 2:
+                row = row * 2
+                if row.sum() > 3:
+                    rows.append(row)
+                else:
+                    row = row + 1
+                    rows.append(row * 3)
+            else:
+                rows.append(rows[-1] + row)
+        return torch.stack(rows)
+
+
+class Found(nn.Module):
+    """The variable of a loop is read where a value has left the loop, or none did."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        for place in range(4):
+            if x[0, place] > 2:
+                break
+        for number, factor in enumerate((1.0, 2.0, 3.0)):  # noqa: B007
+            if x.sum() * factor > 5:
+                x = x + 1
+                break
+        return x[:, place] * factor, x[0, 0] + number
+
+
 class Calling(nn.Module):
     """An arm that calls a function of the user's and a submodule."""
 

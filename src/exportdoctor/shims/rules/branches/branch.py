@@ -19,6 +19,7 @@ from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.branches.arm_attributes import assign_by_names
 from exportdoctor.shims.rules.branches.arm_choice import ArmChoices
+from exportdoctor.shims.rules.branches.arm_ends import ArmEnds
 from exportdoctor.shims.rules.branches.arm_writes import write_into_copies
 from exportdoctor.shims.rules.branches.loop_exits import LoopExits, asks_for_flags
 from exportdoctor.shims.rules.branches.merge_branches import MergedBranches, OpenConditions, with_returns_last
@@ -42,6 +43,7 @@ def rewrite_branches(
     conditions = (one for one in ast.walk(node) if isinstance(one, ast.If | ast.IfExp) and one.lineno in lines)
     lines |= {one.test.lineno for one in conditions}
     assign_by_names(node, OpenConditions(lines, node).is_open, instances)
+    ArmEnds(OpenConditions(lines, node).is_open).of_function(node)
     purity, plain = Purity(function=function, instances=instances), copy.deepcopy(node)
     LoopExits(purity, OpenConditions(lines, node).is_open).of_function(node)
     for one in (node, plain):
@@ -86,7 +88,8 @@ SHIM = Shim(
         "written back. They may not raise, "
         "draw random values, or read what they write into by another name. What an arm prints, warns or logs is left "
         "out of the program, with the whole branch where it does nothing else. A loop that is left where a value says "
-        "so, by `break` or `return`, is run to its end, and its later steps change nothing. The shim does not apply "
+        "so, by `break` or `return`, is run to its end, and its later steps change nothing. Where both arms end by "
+        "appending to one list, what they append is chosen. The shim does not apply "
         "where a tensor that was chosen, or was chosen from, is written into later."
     ),
     precondition=(

@@ -1,7 +1,8 @@
 """Exits from loops, `if condition: break`, as flags: each later step runs `if not left`, which can be a choice.
 
 Only where going on after the exit is seen by nobody: the loop goes over what is there before it, its body only
-computes, and its index is not read behind it. `continue` needs no flag: what follows it becomes the other arm.
+computes, and its index is not read behind it (`arm_ends.py` gives it another one where it was). `continue` needs no
+flag: what follows it becomes the other arm.
 """
 
 from __future__ import annotations
