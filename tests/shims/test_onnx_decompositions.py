@@ -320,6 +320,10 @@ def test_numbers_that_differ_at_other_sizes_are_found_and_cured(tmp_path: Path) 
     report = read_run(find_run(None)).state.report()
     (part,), (finding,) = report.parts, report.findings
     assert finding.exception.message.startswith("on inputs of 13 x 3: ")
+    assert main.run(["repro", "F1", "--probes", "1", "-q", "-o", str(tmp_path / "repro.py")]) == 0
+    script = (tmp_path / "repro.py").read_text()
+    assert "\nargs = (torch.randn(13, 3),)\n" in script
+    assert "Fails with AssertionError: Tensor-likes are not close!" in script
     assert "the first value that differs is of operator.floordiv" in finding.exception.message
     assert part.prescription is not None
     assert part.prescription.shims == ("decomposed-for-onnx",)

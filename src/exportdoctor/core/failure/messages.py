@@ -18,6 +18,8 @@ ONE_FOR_SEVERAL = "with a tensor of its own for each input, where the example ha
 """In what an input set differs from an example in which one tensor is several inputs."""
 FIRST_TO_DIFFER = "the first value that differs is of "
 """Before the operator at which the values of an ONNX file begin to differ from the program's."""
+AT_OTHER_SIZES = "on inputs of "
+"""With this begins what is said of an ONNX file that differs at other sizes than the example's."""
 LEAKED_CONSTANT = "fake tensor in the exported program constant's list"
 """Said when all is traced, of a tensor that went past the tracer."""
 UNSUPPORTED_INPUT = "Unsupported input type"

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from exportdoctor.core.failure.messages import AT_OTHER_SIZES
 from exportdoctor.core.protocol.repro import ScriptDraft
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe
@@ -23,6 +24,7 @@ from exportdoctor.worker.capture.call_shapes import CallShapes
 from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.capture.session import PartCapture, shapes_for
 from exportdoctor.worker.capture.size_inference import infer_size
+from exportdoctor.worker.prove.input_set import sizes_of
 from exportdoctor.worker.repro.script.literals import compares_numbers, drawn_code, export_code, shapes_code
 from exportdoctor.worker.repro.script.prune import CodeSelection
 from exportdoctor.worker.repro.script.recorder import Record
@@ -31,6 +33,7 @@ from exportdoctor.worker.repro.script.script_builder import ScriptBuilder
 from exportdoctor.worker.repro.stand_ins import write_stand_ins
 from exportdoctor.worker.repro.torch_calls import write_call_drafts
 from exportdoctor.worker.repro.watched_run import run_watched
+from exportdoctor.worker.translate.later_stages import other_sizes
 
 _LONG = 40
 """Lines. A longer draft of what ran takes more time to reduce than there is; one of calls has a few from the start."""
@@ -106,17 +109,41 @@ def _write_draft(
     if isinstance(shapes, dict) and bundled_keywords(inspect.signature(module.forward), call.args, call.kwargs):
         shapes = shapes_by_name(ExportCall(module=module, args=call.args, kwargs=call.kwargs, dynamic_shapes=shapes))
     positional, keywords = _positional(module, call.args, call.kwargs, shapes)
-    drawn = drawn_code(tree_leaves((positional, keywords))) if compares_numbers(outcome) else {}
-    args, kwargs = script.value_code(positional, known=drawn), script.value_code(keywords, known=drawn)
+    args, kwargs = (script.value_code(one, known=_drawn(outcome, one)) for one in (positional, keywords))
+    again = None
+    if (other := _other_inputs(part, probe, outcome, module, shapes)) is not None:
+        again = script.value_code(other[0], known=_drawn(outcome, other)), script.value_code(other[1])
     dims: dict[str, str] = {}
     dynamic = "" if shapes is None else f", dynamic_shapes={shapes_code(shapes, dims)}"
     ending = [*known, *(f"{name} = {code}" for name, code in dims.items())]
     export_call = export_code(
-        probe.exporter, instance, args, kwargs=kwargs if keywords else "", shapes=dynamic, of=outcome
+        probe.exporter, instance, args, kwargs=kwargs if keywords else "", shapes=dynamic, of=outcome, again=again
     )
     ending.append(export_call)
     notes, imports = tuple(dict.fromkeys(script.notes)), tuple(dict.fromkeys(script.imports))
     return ScriptDraft(what=what, source=script.render(ending), notes=notes, imports=imports)
+
+
+def _drawn(outcome: Outcome, values: Any) -> dict[int, str]:
+    """The code of tensors with values at random, by id, where numbers are compared."""
+    return drawn_code(tree_leaves(values)) if compares_numbers(outcome) else {}
+
+
+def _other_inputs(
+    part: PartCapture, probe: Probe, outcome: Outcome, module: nn.Module, shapes: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """The positional inputs and the keywords of the size at which an ONNX file differs; None where that is the
+    example's."""
+    message = outcome.failure.exceptions[0].message if compares_numbers(outcome) and outcome.failure else ""
+    if not message.startswith(AT_OTHER_SIZES):
+        return None
+    built = part.built
+    call = ExportCall(
+        module=module, args=built.args, kwargs=built.kwargs, dynamic_shapes=shapes, more_inputs=tuple(built.more_inputs)
+    )
+    sizes = message.removeprefix(AT_OTHER_SIZES).partition(": ")[0]
+    found = next((inputs for inputs, _ in other_sizes(call) if sizes_of(inputs) == sizes), None)
+    return None if found is None else _positional(module, *found, shapes)
 
 
 def _write_instance(script: ScriptBuilder, module: nn.Module, call: Call) -> str:

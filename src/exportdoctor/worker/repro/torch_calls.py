@@ -20,6 +20,7 @@ import torch
 
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.identity import name_free_signature, outermost_operation
+from exportdoctor.core.failure.messages import AT_OTHER_SIZES
 from exportdoctor.core.protocol.repro import ScriptDraft
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe
@@ -59,6 +60,8 @@ _Input = tuple[Any, dict[int | None, Any]]
 def write_call_drafts(part: PartCapture, probe: Probe, outcome: Outcome) -> Iterator[ScriptDraft]:
     """The drafts; none where the calls are not seen one by one, or too many lead to the failure."""
     stage = outcome.failure.stage if outcome.failure else "export"
+    if outcome.failure and outcome.failure.exceptions[0].message.startswith(AT_OTHER_SIZES):
+        return  # of which the calls are not logged
     unseen = stage != "export" or EXPORTERS[probe.exporter].traces_with_dynamo
     watched = msgspec.structs.replace(probe, exporter="export", to="export") if unseen else probe
     culprit = outcome.failure.culprit if outcome.failure else None

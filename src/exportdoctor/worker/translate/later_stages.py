@@ -16,7 +16,7 @@ import msgspec
 import torch
 
 from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
-from exportdoctor.core.failure.messages import FIRST_TO_DIFFER
+from exportdoctor.core.failure.messages import AT_OTHER_SIZES, FIRST_TO_DIFFER
 from exportdoctor.core.protocol.export import StageFailure
 from exportdoctor.core.records.outcome import Agreement, ExceptionFact, Failure, Frame, OpFact, Stage
 from exportdoctor.core.records.probe import Probe
@@ -85,13 +85,13 @@ def run_eager(module: torch.nn.Module, inputs: Inputs, probe: Probe, call: Expor
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(torch.initial_seed() + 1)
             other = run_once(module, inputs)
-        others = tuple(_other_sizes(call)) if call is not None else ()
+        others = tuple(other_sizes(call)) if call is not None else ()
     except Exception:  # a submodule that runs inside its parent alone
         return None
     return EagerRun(output, not compare_outputs("", tree_leaves(other), tree_leaves(output)).holds, others)
 
 
-def _other_sizes(call: ExportCall) -> Iterator[tuple[Inputs, Any]]:
+def other_sizes(call: ExportCall) -> Iterator[tuple[Inputs, Any]]:
     """Inputs of other sizes, if it has any, each with what eager gives."""
     if not call.more_inputs:
         return
@@ -202,7 +202,7 @@ class _File:
         if not row.holds:
             failure = self.difference(row, inputs)
             first, *rest = failure.exceptions
-            said = msgspec.structs.replace(first, message=f"on inputs of {row.inputs}: {first.message}")
+            said = msgspec.structs.replace(first, message=f"{AT_OTHER_SIZES}{row.inputs}: {first.message}")
             raise StageFailed(
                 "numbers", msgspec.structs.replace(failure, exceptions=(said, *rest)), self.passed, (row,)
             )

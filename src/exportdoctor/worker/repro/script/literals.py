@@ -154,7 +154,7 @@ _TO_ONNX = "torch.onnx.export({module}, {args}{kwargs_argument}{shapes}, dynamo=
 _RUN_ONNX = f"""args = {{args}}
 {_TO_ONNX.replace("{args}", "args")}(*args{{named}})"""
 _COMPARE_ONNX = f"""model, args = {{module}}, {{args}}
-program = {_TO_ONNX.replace("{args}", "args").replace("{module}", "model")}
+program = {_TO_ONNX.replace("{args}", "args").replace("{module}", "model")}{{again}}
 found, wanted = program(*args{{named}}), torch.utils._pytree.tree_leaves(model(*args{{named}}))
 torch.testing.assert_close(found, tuple(wanted), {{close}})"""
 _BEHIND_EXPORT = {"translate": _TO_ONNX, "load": _RUN_ONNX, "run": _RUN_ONNX, "numbers": _COMPARE_ONNX}
@@ -162,11 +162,19 @@ _BEHIND_EXPORT = {"translate": _TO_ONNX, "load": _RUN_ONNX, "run": _RUN_ONNX, "n
 
 
 def export_code(
-    exporter: Exporter, module: str, args: str, *, kwargs: str = "", shapes: str = "", of: Outcome | None = None
+    exporter: Exporter,
+    module: str,
+    args: str,
+    *,
+    kwargs: str = "",
+    shapes: str = "",
+    of: Outcome | None = None,
+    again: tuple[str, str] | None = None,
 ) -> str:
     """The statements that export, and go on to the stage at which the outcome `of` fails.
 
-    `module` and its positional inputs `args` are code; `shapes` has its own comma.
+    `module` and its positional inputs `args` are code; `shapes` has its own comma. `again` are positional inputs and
+    keywords of another size, on which the file is compared.
     """
     strict_by_default = inspect.signature(torch.export.export).parameters["strict"].default
     stage = of.failure.stage if of is not None and of.failure is not None else "export"
@@ -174,7 +182,8 @@ def export_code(
     return f"{script}{'.run_decompositions()' if stage == 'decompose' else ''}".format(
         module=module,
         args=args,
-        named=f", **{kwargs}" if kwargs else "",
+        named=f", **{again[1] if again else kwargs}" if kwargs else "",
+        again=f"\nargs = {again[0]}" if again else "",
         close=_closeness(of) if of is not None else "",
         kwargs=f", {kwargs}" if kwargs else "",
         kwargs_argument=f", kwargs={kwargs}" if kwargs else "",
