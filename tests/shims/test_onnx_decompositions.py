@@ -86,7 +86,9 @@ OPERATORS: dict[str, Operator] = {
     ),
     "fmax": lambda x, y: (x.fmax(y), x.fmin(y), torch.where(x > 0.5, math.nan, x).fmax(y), (x * 9).long().fmin(y)),
     "extremes": lambda x, y: (*x.aminmax(), *y.aminmax(dim=1, keepdim=True), *(x[0, 0] * 2).aminmax()),
-    "filled bools": lambda x, y: ((x > 0).masked_fill(y > 0, True), (x > 0).masked_fill(y > 1, False)),
+    "filled bools": lambda x, y: ((x > 0).masked_fill(y > 0, True), (x > 0).masked_fill(y > 1, False),
+                                   (x > 0).masked_fill(y > 0, 2), (x > 0).masked_fill(y > 0, 0.5),
+                                   (x > 0).masked_fill(y > 0, torch.tensor(1)), (x > 0).masked_fill(y[0] > 0, 0)),
     "adaptive pools": lambda x, y: (
         *nn.functional.adaptive_max_pool2d(x[None], 2, return_indices=True),
         *nn.functional.adaptive_max_pool2d(x[None, None].expand(2, 3, 4, 4), (3, 1), return_indices=True),

@@ -7,8 +7,7 @@ import msgspec
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.identity import NameFreeSignature, name_free_signature
-from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.failure.messages import FIRST_TO_DIFFER, first_line
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.protocol.repro import ReproducedFailure
 from exportdoctor.core.protocol.scan import SMALL_MODEL_SUFFIX
@@ -38,8 +37,7 @@ def probe_of(events: tuple[ev.AnyEvent, ...], finding: Finding) -> Probe:
 
     What only the search for a cure met may be known of the small model alone.
     """
-    is_of_program = bool(finding.locate) and FIRST_TO_DIFFER not in finding.exception.message
-    if is_of_program or finding.kind is FailureKind.COSTLY:
+    if not finding.may_have_script:
         hint = f"Run {finding.locate}" if finding.locate else f"See exportdoctor explain {finding.id}"
         raise UsageError(f"{finding.id} exports, so that no script fails in the same way", hint=hint)
     found = [

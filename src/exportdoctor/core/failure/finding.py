@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from exportdoctor.core.failure.kinds import FailureKind
+from exportdoctor.core.failure.messages import FIRST_TO_DIFFER
 from exportdoctor.core.records.outcome import Frame, GraphSlice, OpFact, Stage, SymbolOrigin, WrongFake
 
 Culprit = Literal["op", "python", "higher_order_op", "pytree", "dynamo", "call"]
@@ -148,6 +149,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     wrong_fake: WrongFake | None = None
     fitted_shapes: str = ""
     in_training: tuple[str, ...] = ()
+
+    @property
+    def may_have_script(self) -> bool:
+        """Whether a script can fail in the same way: one that exports and gives wrong numbers fails in an ONNX file
+        alone."""
+        return self.kind is not FailureKind.COSTLY and (not self.locate or FIRST_TO_DIFFER in self.exception.message)
 
     @property
     def is_called_by_module(self) -> bool:

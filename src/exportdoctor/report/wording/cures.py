@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from exportdoctor.core.exporters import EXPORTERS
-from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.run.report import Alternative, NumbersCheck, PartRecord, Prescription, Proof, Report, Step
 from exportdoctor.core.scan_options import DEFAULTS
 from exportdoctor.report.wording import known_causes
@@ -339,7 +338,7 @@ def next_commands(report: Report) -> tuple[tuple[str, str], ...]:
         commands.append((f"exportdoctor explain {first}", "why it fails, and how to rewrite the line"))
         if (locate := report.findings[0].locate) and not known_causes.step(report.findings[0]):
             commands.append((locate, "the node and the line where the numbers begin to differ, if there is one"))
-        elif report.findings[0].kind is not FailureKind.COSTLY and not locate:
+        elif report.findings[0].may_have_script:
             commands.append((f"exportdoctor repro {first}", "a minimal script that fails in the same way"))
     part = next((part for part in report.parts if exports_with_shims(part) or _passes_by_default(part)), None)
     if part is not None and not part.only:

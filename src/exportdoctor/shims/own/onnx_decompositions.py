@@ -357,7 +357,10 @@ def _fill_flags(_: Any, flags: Any, mask: Any, value: Any) -> Any:
     """As `masked_fill` of bools, for which ONNX Runtime has no Where."""
     import torch
 
-    return (mask & value) | (~mask & flags) if flags.dtype is torch.bool else NotImplemented
+    if flags.dtype is not torch.bool:
+        return NotImplemented
+    value = value.to(torch.bool) if isinstance(value, torch.Tensor) else bool(value)
+    return (mask & value) | (~mask & flags)
 
 
 def _extremes(_: Any, values: Any, *, dim: int | None = None, keepdim: bool = False) -> Any:
@@ -382,7 +385,8 @@ def _average(
 
 def _multiply_whole(_: Any, added: Any, one: Any, other: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """As `torch.addmm` of whole numbers, for which ONNX Runtime has no Gemm."""
-    return NotImplemented if one.is_floating_point() else added * beta + one.mm(other) * alpha
+    is_whole = not one.is_floating_point() and not one.is_complex()
+    return added * beta + one.mm(other) * alpha if is_whole else NotImplemented
 
 
 def _extreme_without_nan(_: Any, one: Any, other: Any, *, highest: bool) -> Any:
@@ -471,7 +475,7 @@ def _is_translated(node: Any) -> bool:
     if node.target in (aten.where.self, aten.add.Tensor):
         return dtype is not torch.bool
     if node.target is aten.addmm.default:
-        return dtype is None or dtype.is_floating_point
+        return dtype is None or dtype.is_floating_point or dtype.is_complex
     if node.target in (aten.masked_fill.Scalar, aten.masked_fill.Tensor):
         return dtype is not torch.bool
     if node.target in (aten.avg_pool2d.default, aten.avg_pool3d.default):
