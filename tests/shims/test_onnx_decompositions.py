@@ -76,10 +76,22 @@ OPERATORS: dict[str, Operator] = {
                              x.scatter_reduce(1, FIRST + 1, y, "amax"), y.scatter_reduce(1, FIRST, x, "sum")),
     "means": lambda x, y: (*(x.scatter_reduce(1, FIRST, y, "mean", include_self=one) for one in (True, False)),
                            (x * 9).long().scatter_reduce(0, FIRST, (y * 9).long(), "mean", include_self=False)),
+    "in place": lambda x, y: (
+        y.clone().scatter_reduce_(1, FIRST, x, "mean", include_self=False), x.clone().cumprod_(0),
+        x.clone().copysign_(y), x.clone().hypot_(y), y.clone().scatter_add_(1, FIRST, x),
+    ),
     "sort": lambda x, y: (*(x * 2).long().sort(stable=True, dim=0), *y.round().sort(stable=True, descending=True),
                           (x * 2).round().argsort(stable=True, dim=1)),
     "where of bools": lambda x, y: (torch.where(x > 0, y > 0, x < y), torch.where(x[0] > 0, y > x, x < y),
                                     torch.where(x > 0, (y > 0)[:, :1], torch.tensor(True)), torch.where(x > 0, x, y)),
+    "bools in place": lambda x, y: (
+        (x > 0).masked_fill_(y > 0, False), (x > 0).add_(y > 0),
+        torch.where(x > 0, y > 0, False), torch.where(x > 0, True, y > 0),
+    ),
+    "layers of whole numbers": lambda x, y: (
+        nn.functional.linear((x * 9).long(), (y * 9).long()),
+        nn.functional.linear((x * 9).int()[None], (y * 9).int(), (y[0] * 9).int()),
+    ),
     "sums of bools": lambda x, y: ((x > 0) + (y > 0), (x > 0) + True, (x[0] > 0) + (y > 1)),
     "addmm of whole numbers": lambda x, y: torch.addmm(
         (x[0] * 9).long(), (x * 9).long(), (y * 9).long(), alpha=-2, beta=3

@@ -653,6 +653,32 @@ class WrittenBefore(Attack):
         return y, other
 
 
+class WrittenInAList(Attack):
+    """torch counts no write by this while it exports; on the example the other arm is taken."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.clone()
+        other = y
+        if not (x == 42.0).any():
+            y = y * 2
+        torch._foreach_add_([other], 1.0)
+        return y
+
+
+class NormalisedLater(Attack):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("var", torch.ones(4))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        told = self.mean
+        if not (x == 42.0).any():
+            told = told * 0.5
+        y = nn.functional.batch_norm(x, self.mean, self.var, training=True)  # type: ignore[arg-type]
+        return y, told * 1.0
+
+
 class WrittenBeforeAndAfter(Attack):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         y = x.clone()
@@ -702,6 +728,8 @@ ATTACKS: dict[type[nn.Module], str] = {
     WrittenAsOut: _WRITTEN,
     WrittenThroughOneOfTwoNames: _WRITTEN,
     WrittenBefore: "",
+    WrittenInAList: _WRITTEN,
+    NormalisedLater: _WRITTEN,
     WrittenBeforeAndAfter: _MORE,
     WrittenInEachRound: _MORE,
     WrittenByAnInnerFunction: _MORE,

@@ -110,6 +110,14 @@ ATTACKS = {
     for t in range(x.shape[1]):
         rows.append(x[:, t])
     return torch.stack(rows), len(same)""",
+    "a state that is handed on, and written into by another name": """
+    a, b, s = x[:, 0], x[:, 1], x[:, 2]
+    first = a
+    for t in range(x.shape[1]):
+        s = s + a * x[:, t]
+        a, b = b, a
+    first.add_(5)
+    return s, a, b""",
     "a list that was given": """
     rows = box.rows
     for t in range(x.shape[1]):

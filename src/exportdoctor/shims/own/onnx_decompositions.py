@@ -302,7 +302,8 @@ def _choose_flags(_: Any, chosen: Any, one: Any, other: Any) -> Any:
     """As `torch.where` of two bools, for which ONNX Runtime has no kernel."""
     import torch
 
-    if not one.dtype is other.dtype is torch.bool:
+    are_flags = all(type(value) is bool or getattr(value, "dtype", None) is torch.bool for value in (one, other))
+    if not are_flags or not (isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor)):
         return NotImplemented
     return (chosen & one) | (~chosen & other)
 
@@ -389,6 +390,14 @@ def _multiply_whole(_: Any, added: Any, one: Any, other: Any, *, beta: Any = 1, 
     return added * beta + one.mm(other) * alpha if is_whole else NotImplemented
 
 
+def _apply_whole(_: Any, values: Any, weight: Any, bias: Any = None) -> Any:
+    """As `torch.nn.functional.linear` of whole numbers, for which ONNX Runtime has no Gemm."""
+    if values.is_floating_point() or values.is_complex():
+        return NotImplemented
+    found = values.matmul(weight.mT)
+    return found if bias is None else found + bias
+
+
 def _extreme_without_nan(_: Any, one: Any, other: Any, *, highest: bool) -> Any:
     """As `torch.fmax` and `torch.fmin`, which leave NaN out."""
     import torch
@@ -411,7 +420,8 @@ _RULES: dict[str, Callable[..., Any]] = {
     "erfinv.default": _inverse_error_function, "copysign.Tensor": _with_sign_of, "copysign.Scalar": _with_sign_of,
     "scatter.src": _scatter, "scatter_add.default": _scatter, "scatter_reduce.two": _reduce,
     "masked_select.default": _select_masked, "sort.stable": _sort, "argsort.stable": _argsort,
-    "where.self": _choose_flags, "scaled_dot_product_attention.default": _attend, "add.Tensor": _add_flags,
+    "where.self": _choose_flags, "where.ScalarOther": _choose_flags, "where.ScalarSelf": _choose_flags,
+    "linear.default": _apply_whole, "scaled_dot_product_attention.default": _attend, "add.Tensor": _add_flags,
     "masked_fill.Scalar": _fill_flags, "masked_fill.Tensor": _fill_flags, "aminmax.default": _extremes,
     "avg_pool2d.default": _average, "avg_pool3d.default": _average,
     **{f"adaptive_max_pool{n}d.default": partial(pooling.adapt_max, dims=n) for n in (1, 2, 3)},
@@ -438,7 +448,11 @@ def onnx_decompositions() -> dict[Any, Callable[..., Any]]:
 def with_operators_of_onnx(program: Any) -> Any:
     """The program with these operators decomposed. Raises NotApplicable where it has none of them."""
     table = onnx_decompositions()
-    decomposed = any(node.target in table and not _is_translated(node) for node in program_nodes(program))
+    named = {str(operator): operator for operator in table}
+    decomposed = any(
+        (operator := named.get(_functional_name(node.target))) is not None and not _is_translated(node, operator)
+        for node in program_nodes(program)
+    )
     if not decomposed and not any(map(_may_round_up, program_nodes(program))):
         raise NotApplicable("the program has none of the operators that it decomposes for ONNX")
     program = program.run_decompositions(table) if decomposed else program
@@ -466,22 +480,28 @@ def _divide_without_rest(node: Any) -> None:
     node.args = (whole, by)
 
 
-def _is_translated(node: Any) -> bool:
+def _functional_name(target: Any) -> str:
+    """The name of an operator, of one that writes in place that of the one that gives the same."""
+    packet, dot, overload = str(target).rpartition(".")
+    return f"{packet.removesuffix('_')}{dot}{overload}"
+
+
+def _is_translated(node: Any, operator: Any) -> bool:
     """Whether ONNX Runtime has the operator for these values: `where` and `add` for other values than bools, `addmm`
     for floating point numbers, and attention without a mask."""
     import torch
 
     dtype, aten = getattr(node.meta.get("val"), "dtype", None), torch.ops.aten
-    if node.target in (aten.where.self, aten.add.Tensor):
+    if operator in (aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.add.Tensor):
         return dtype is not torch.bool
-    if node.target is aten.addmm.default:
+    if operator in (aten.addmm.default, aten.linear.default):
         return dtype is None or dtype.is_floating_point or dtype.is_complex
-    if node.target in (aten.masked_fill.Scalar, aten.masked_fill.Tensor):
+    if operator in (aten.masked_fill.Scalar, aten.masked_fill.Tensor):
         return dtype is not torch.bool
-    if node.target in (aten.avg_pool2d.default, aten.avg_pool3d.default):
+    if operator in (aten.avg_pool2d.default, aten.avg_pool3d.default):
         return len(node.args) < 7 and node.kwargs.get("divisor_override") is None
     mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
-    attends = node.target is aten.scaled_dot_product_attention.default
+    attends = operator is aten.scaled_dot_product_attention.default
     return attends and mask is None and getattr(node.meta.get("val"), "ndim", 4) == 4
 
 

@@ -22,7 +22,7 @@ from exportdoctor.shims.rules.code.later_writes import LaterWrites
 from exportdoctor.shims.rules.code.observed_rewrite import UNBOUND, ObservedRewrite, value_of
 from exportdoctor.shims.rules.code.pure_callees import only_computes
 from exportdoctor.shims.rules.code.writes import WRITE_BACK
-from exportdoctor.targets.eager import storage_id
+from exportdoctor.targets.eager import same_values, storage_id
 from exportdoctor.torch_internals.loop_operators import python_builtins
 from exportdoctor.torch_internals.shape_env import has_unbacked_size, same_sizes
 from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
@@ -70,6 +70,15 @@ class ArmChoices(ObservedRewrite):
     branches: dict[str, _Branch] = field(default_factory=dict)
     watches: list[Any] = field(default_factory=list)
     """Those of the arms that run now; None for one of `torch.cond`."""
+    held: list[tuple[Any, Any]] = field(default_factory=list)
+    """Tensors that an eager run has chosen, or chosen from, where the program has a copy; with their values then."""
+
+    def look_back(self) -> None:
+        """Refuse where what was chosen, or chosen from, has other values now: torch counts no write into a list of
+        tensors, nor those of a batch norm."""
+        if not all(same_values(one.detach(), then) for one, then in self.held):
+            self.refuse(f"a tensor is written into {self.writes.named}")
+        self.held.clear()
 
     @property
     def names(self) -> dict[str, Any]:
@@ -173,14 +182,22 @@ class ArmChoices(ObservedRewrite):
     def _remember(self, watches: Sequence[Any], results: Sequence[Any], found: Any) -> None:
         """What is chosen is a copy. A later write to it, or to what it was chosen from, is to be noticed where another
         name may lead to the other."""
-        left, right, merged = (tree_flatten(value)[0] for value in (*results, found))
+        self.writes.keep(*self._find_shared(watches, results, found))
+
+    def _find_shared(self, watches: Sequence[Any], results: Sequence[Any], found: Any = None) -> list[Any]:
+        """What arms give to which another name may lead, and what was chosen from it: `found`, if that is known."""
+        left, right = (tree_flatten(value)[0] for value in results)
         is_new = [watch.new_ones(result) for watch, result in zip(watches, results, strict=True)]
-        for one, other, chosen in zip(left, right, merged, strict=True) if len(left) == len(right) else ():
-            if chosen is not one and chosen is not other and not (id(one) in is_new[0] and id(other) in is_new[1]):
-                self.writes.keep(one, other, chosen)
+        merged = tree_flatten(found)[0] if found is not None else [_NOTHING] * len(left)
         if len(left) != len(right):  # a name that one arm does not bind
             known = {id(leaf) for leaf in (*left, *right)}
-            self.writes.keep(*left, *right, *(leaf for leaf in merged if id(leaf) not in known))
+            return [*left, *right, *(leaf for leaf in merged if id(leaf) not in known)]
+        shared: list[Any] = []
+        for one, other, chosen in zip(left, right, merged, strict=True):
+            is_one = one is other or chosen is one or chosen is other
+            if not is_one and not (id(one) in is_new[0] and id(other) in is_new[1]):
+                shared += [one, other, chosen]
+        return shared
 
     def _by_cond(self, branch: str, chosen: Any, then: Any, other: Any, before: tuple[Any, ...], known: _Branch) -> Any:
         """The results by `torch.cond`, whose arms return tensors alone, of equal strides, that no input shares.
@@ -227,8 +244,8 @@ class ArmChoices(ObservedRewrite):
 
     def _observe(self, branch: str, condition: Any, then: Any, other: Any, before: tuple[Any, ...]) -> Any:
         known, results = self.branches.setdefault(branch, _Branch()), []
-        for arm in (then, other):
-            watch = watch_arm(self.codes, calls=True)
+        watches = [watch_arm(self.codes, calls=True) for _ in range(2)]
+        for arm, watch in zip((then, other), watches, strict=True):
             try:
                 results.append(self._run(watch, arm, before))
             except Unmergeable as error:
@@ -248,6 +265,8 @@ class ArmChoices(ObservedRewrite):
         except Exception:  # without values both arms are seen nevertheless
             return _merge(_as_truth(condition), *results)
         taken, left = results if holds else results[::-1]
+        if taken is not _NOTHING and left is not _NOTHING:
+            self.held += [(one, one.detach().clone()) for one in self._find_shared(watches, results) if _is_tensor(one)]
         known.refuses |= _has_nan(left) and not _has_nan(taken)
         return (then if holds else other)(*before) if taken is _NOTHING else taken
 

@@ -28,6 +28,8 @@ class LaterWrites:
         """Raises NotApplicable where a later write went to one of two values alone, or may have."""
         if any(self._version_of(tensor) != version for tensor, version in self.kept):
             raise NotApplicable(f"a tensor is written into {self.named}")
+        if self.kept and any(_is_uncounted(node) for node in program.graph.nodes):
+            raise NotApplicable(f"the program writes into a list of tensors, one of which may be one {self.named}")
         if not self.kept and self._has_and_writes(program):
             makers = self.maker + ("es" if self.maker.endswith("ch") else "s")
             raise NotApplicable(f"the program has {makers} and writes into tensors, which a strict export hides")
@@ -45,3 +47,10 @@ class LaterWrites:
         targets = [node.target for node in program.graph.nodes if node.op == "call_function"]
         writes = any(getattr(getattr(one, "_schema", None), "is_mutable", False) for one in targets)
         return writes and getattr(torch.ops.higher_order, self.operator) in targets
+
+
+def _is_uncounted(node: Any) -> bool:
+    """Whether it writes into a list of tensors, as `torch._foreach_add_` does: of these torch counts no write while it
+    exports."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable and schema.name.startswith("aten::_foreach_")

@@ -39,6 +39,9 @@ class ObservedRewrite:
         finally:
             self.observing = False
 
+    def look_back(self) -> None:
+        """Called where an eager run has just ended, before what it left is taken back."""
+
     def refuse(self, why: str) -> NotApplicable:
         """Why the shim does not apply. It is noted as well, for forward may catch what is raised; not while dynamo
         traces a step or an arm, where it takes no such note."""
@@ -66,8 +69,12 @@ def run_rewritten(
     observed. Raises NotApplicable for what was refused, also in the export."""
     rewrite.codes.update(inner for code in changes.values() for inner in all_code(code))
     with symbolic_numbers(call), swap_code(changes, names):
-        with rewrite.observe():
-            run_known(call)
+        ended = call.module.register_forward_hook(lambda *_: rewrite.look_back())
+        try:
+            with rewrite.observe():
+                run_known(call)
+        finally:
+            ended.remove()
         if rewrite.refused:
             raise NotApplicable(rewrite.refused[0])
         try:

@@ -101,6 +101,8 @@ class LoopRewrite:
         later = {name for name in carried if is_read_first(name, after)}
         if len(carried) + sum(one.is_listed for one in step.outputs) > 1 and self._may_write(later, after, purity):
             return None  # the same tensor may be in a list, or have another name
+        if self._written and later & _names_bound_to_names(body):
+            return None  # what is written into may be the tensor that a step has handed on
         self.count += 1
         number = self.count
         self._stacked |= {one.name for one in step.outputs if one.is_listed}
@@ -117,6 +119,19 @@ class LoopRewrite:
             one for one in calls if self._containers & names & {name for part in one.args for name in all_names(part)}
         )
         return bool(self._written & names) or any(_works_in_place(purity.resolve(one.func)) for one in given)
+
+
+def _names_bound_to_names(body: Sequence[ast.stmt]) -> set[str]:
+    """The names that a step binds to what another name has, as in `a, b = b, a`."""
+    found: set[str] = set()
+    for one in (each for part in body for each in ast.walk(part)):
+        match one:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name()):
+                found.add(name)
+            case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)) if len(names) == len(values):
+                pairs = zip(names, values, strict=True)
+                found |= {to.id for to, of in pairs if isinstance(to, ast.Name) and isinstance(of, ast.Name)}
+    return found
 
 
 def _works_in_place(layer: Any) -> bool:
