@@ -308,6 +308,7 @@ def test_an_onnx_file_of_other_numbers_is_located_cured_and_reproduced(
     script = (tmp_path / "repro.py").read_text()
     assert "Fails with AssertionError: Tensor-likes are not close!" in script
     assert "onnxruntime" in script
+    assert "\ntorch.manual_seed(0)\n" in script
     assert re.search(r"assert_close\(found, tuple\(wanted\), rtol=0, atol=\S+, equal_nan=True\)", script)
     made = read_run(run).state.findings["F1"].repro
     assert made is not None

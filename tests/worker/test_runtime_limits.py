@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from exportdoctor.worker.translate.onnx_program import translate
-from exportdoctor.worker.translate.runtime_limits import runtime_limits
+from exportdoctor.worker.translate.runtime_limits import rounded_fractions, runtime_limits
 
 
 class Computes(nn.Module):
@@ -77,3 +78,23 @@ def test_sizes_and_places_are_not_told_of() -> None:
 
     made = make(function, torch.zeros(3, 4))
     assert not any("whole numbers" in text for text in runtime_limits(made.model))
+
+
+class Stretched(nn.Module):
+    """By whole numbers, or by a fraction of Python."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.new_zeros(math.ceil(x.shape[0] * self.factor)) + x.shape[0] // 2
+
+
+@pytest.mark.parametrize(("factor", "told"), [(1.1, True), (2, False)])
+def test_a_whole_number_that_is_rounded_from_a_fraction_is_told(factor: float, told: bool) -> None:
+    """Of 50 rows the file had 55, and eager 56: the sizes that were tried do not show it."""
+    program = torch.export.export(Stretched(factor), (torch.ones(4),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+    notes = [*rounded_fractions(program)]
+    assert len(notes) == told
+    assert all("a whole number is rounded from a fraction" in note for note in notes)

@@ -45,7 +45,7 @@ from exportdoctor.store.runs import StoredRun
 _DRAFTS_WITH_CAUSES = 3
 _WRITTEN_WRONGLY = frozenset({"NameError", "SyntaxError", "UnboundLocalError"})
 _NOT_LOADED = re.compile(r"^module '([\w.]+)' has no attribute '(\w+)'")
-_CLOSENESS = re.compile(r"rtol=0, atol=[^)]*")
+_KEPT = (re.compile(r"rtol=0, atol=[^)]*"), re.compile(r"^torch\.manual_seed\(0\)$", re.M))
 _MOST_IMPORTS = 3
 _WIDTH = 2  # more candidates beside each other cost memory, and a wrong bet costs a question
 
@@ -194,7 +194,7 @@ def _first_failing_draft(client: DraftClient, judge: CandidateJudge, tell: Tell)
             for source in dict.fromkeys((*shorten_lists(lighter), lighter, draft.source)):
                 if _shows_bug(judge, source):
                     tell(wording.repro_draft(code_lines(source), draft.what))
-                    return msgspec.structs.replace(draft, source=source), replace(judge, closeness=closeness_in(source))
+                    return msgspec.structs.replace(draft, source=source), replace(judge, kept=texts_to_keep(source))
     behind = [draft for draft in drafts if fails_earlier(judge, draft.source)]
     for draft in behind[:_DRAFTS_WITH_CAUSES]:
         found = without_other_causes(judge, draft.source)
@@ -209,10 +209,10 @@ def _first_failing_draft(client: DraftClient, judge: CandidateJudge, tell: Tell)
     raise UsageError(text, hint="See the stack in the report")
 
 
-def closeness_in(source: str) -> str:
-    """How near the numbers that a script compares have to be, as it writes that; empty where it compares none."""
-    found = _CLOSENESS.search(source)
-    return found[0] if found else ""
+def texts_to_keep(source: str) -> tuple[str, ...]:
+    """How near the numbers that a script compares have to be, as it writes that, and how it draws them; nothing where
+    it compares none."""
+    return tuple(found[0] for pattern in _KEPT if (found := pattern.search(source)))
 
 
 def _remember(drafts: Iterator[ScriptDraft], into: list[ScriptDraft]) -> Iterator[ScriptDraft]:

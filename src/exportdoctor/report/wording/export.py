@@ -355,6 +355,15 @@ def whole_numbers_in_runtime(names: Sequence[str], bits: int, runtime: str) -> s
     return f"where whole numbers beyond 2**{bits} reach {' or '.join(names)}, {runtime} may give others than torch"
 
 
+def rounded_fraction(line: str) -> str:
+    """Said of an ONNX file that computes a whole number from a fraction."""
+    where = f"at {line} " if line else ""
+    return (
+        f"{where}a whole number is rounded from a fraction, which has 64 bits in Python and 32 in the file: for some "
+        "sizes it is another number there"
+    )
+
+
 def text_of_number(line: str, text: str, *, others: int) -> str:
     """Said of a program in whose export the text of a size was read, or of another number that varies."""
     more = f" and {count(others, 'other line')}" if others else ""

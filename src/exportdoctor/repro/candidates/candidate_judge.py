@@ -28,7 +28,8 @@ class CandidateJudge:
 
     With `eager` a candidate must also run without export, as the user's model does; none may fail there in the same
     way. `on_other_failure` is called with each candidate that fails in another way, and how it ended. The inputs
-    `violated` stay dynamic, and `closeness`, how near numbers have to be, stays in the script as it is.
+    `violated` stay dynamic, and what is `kept` stays in the script as it is: how near numbers have to be, and how they
+    are drawn.
     """
 
     runner: CandidateRunner
@@ -37,7 +38,7 @@ class CandidateJudge:
     log: VerdictLog
     eager: bool = False
     violated: frozenset[str] = frozenset()
-    closeness: str = ""
+    kept: tuple[str, ...] = ()
     on_other_failure: Callable[[str, Outcome], None] = ignore_failure
 
     def with_eager(self, eager: bool) -> CandidateJudge:
@@ -46,7 +47,7 @@ class CandidateJudge:
 
     def __call__(self, source: str) -> Verdict:
         """The verdict of one candidate; from the log where it has one."""
-        if makes_one_static(source, self.violated) or self.closeness not in source:
+        if makes_one_static(source, self.violated) or not all(text in source for text in self.kept):
             return Verdict.UNKNOWN
         key = f"{self.eager} {source}"
         found = self.log.verdict_of(key)

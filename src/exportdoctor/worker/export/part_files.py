@@ -57,7 +57,7 @@ from exportdoctor.worker.translate.onnx_program import (
 from exportdoctor.worker.translate.onnx_session import OnnxSession, runtime_package
 from exportdoctor.worker.translate.onnx_split import split_and_merge
 from exportdoctor.worker.translate.precision import losses_of
-from exportdoctor.worker.translate.runtime_limits import runtime_limits
+from exportdoctor.worker.translate.runtime_limits import rounded_fractions, runtime_limits
 from exportdoctor.worker.translate.widened_file import widen_file
 
 _SECONDS_OF_SIZES = 20.0
@@ -234,6 +234,7 @@ failure's traceback holds is kept until the process leaves without destroying an
 def _as_onnx(job: PartJob, made: PartExport, call: ExportCall, program: Any) -> None:
     path, request = job.folder / f"{job.stem}.onnx", job.request
     example = (call.args, call.kwargs)
+    made.notes += rounded_fractions(program)
     reader = copy.copy(program)  # its graph is changed by the translation, what it takes is not
     at: Stage = "translate"
     try:

@@ -1,4 +1,4 @@
-"""For which values operators of an ONNX file give something else in ONNX Runtime on the CPU than torch does.
+"""For which values an ONNX file gives something else in ONNX Runtime on the CPU than torch does.
 
 Releases of ONNX Runtime differ, so each operator that a file has is asked by a model of that operator alone: with NaN,
 and with whole numbers that need more than 31 or 53 bits.
@@ -14,6 +14,8 @@ from typing import Any
 import torch
 
 from exportdoctor.report.wording import export as wording
+from exportdoctor.torch_internals.graph_modules import program_nodes
+from exportdoctor.worker.translate.failed_node import fx_fact, user_frame
 from exportdoctor.worker.translate.onnx_session import element_type, runtime_package
 
 
@@ -76,6 +78,16 @@ def runtime_limits(model: Any) -> Iterator[str]:
     for bits in _WHOLE:
         if names := sorted(name for one, name in whole if one == bits):
             yield wording.whole_numbers_in_runtime(names, bits, runtime_package())
+
+
+def rounded_fractions(program: Any) -> Iterator[str]:
+    """What to say of whole numbers that an exported program rounds from fractions of Python, which have 64 bits there
+    and 32 in its ONNX file, as `math.ceil(size * 1.1)`."""
+    for node in program_nodes(program):
+        parts = [one.meta.get("val") for one in node.all_input_nodes]
+        if isinstance(node.meta.get("val"), torch.SymInt) and any(isinstance(one, torch.SymFloat) for one in parts):
+            frame = user_frame(fx_fact(node))
+            yield wording.rounded_fraction(f"{frame.file}:{frame.line}" if frame is not None else "")
 
 
 @functools.cache

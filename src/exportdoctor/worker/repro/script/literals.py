@@ -153,7 +153,10 @@ def torch_name(value: Any) -> str:
 _TO_ONNX = "torch.onnx.export({module}, {args}{kwargs_argument}{shapes}, dynamo=True)"
 _RUN_ONNX = f"""args = {{args}}
 {_TO_ONNX.replace("{args}", "args")}(*args{{named}})"""
-_COMPARE_ONNX = f"""model, args = {{module}}, {{args}}
+SEED = "torch.manual_seed(0)"
+"""What a script that compares numbers begins with: each run draws the same ones."""
+_COMPARE_ONNX = f"""{SEED}
+model, args = {{module}}, {{args}}
 program = {_TO_ONNX.replace("{args}", "args").replace("{module}", "model")}{{again}}
 found, wanted = program(*args{{named}}), torch.utils._pytree.tree_leaves(model(*args{{named}}))
 torch.testing.assert_close(found, tuple(wanted), {{close}})"""
