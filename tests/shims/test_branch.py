@@ -263,10 +263,10 @@ class OfTwoTypes(nn.Module):
 
 
 class Rounded(nn.Module):
-    """A number that the other arm's tensor cannot be: in float64 it would be another product."""
+    """A number that the other arm's tensor of 16 bits cannot be."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.double() * (x.abs().max() if x.sum() > 1 else 0.1)
+        return x * (x.abs().max().half() if x.sum() > 1 else 0.1)
 
 
 class OfRows(nn.Module):

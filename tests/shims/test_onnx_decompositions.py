@@ -344,6 +344,31 @@ def test_numbers_that_differ_at_other_sizes_are_found_and_cured(tmp_path: Path) 
     assert part.prescription.shims == ("decomposed-for-onnx",)
 
 
+POOL = """
+import torch
+class Pool(torch.nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.adaptive_avg_pool2d(x, 2).flatten(1)
+
+def build():
+    dynamic = torch.export.Dim.DYNAMIC
+    return Pool(), (torch.randn(1, 3, 8, 10),), {}, {"x": {2: dynamic, 3: dynamic}}
+"""
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_what_torch_onnx_decomposes_for_the_examples_sizes_alone_is_found_and_cured(tmp_path: Path) -> None:
+    """At other sizes what torch.onnx had made of the program was asked, which is wrong there as the file is."""
+    (tmp_path / "net.py").write_text(POOL)
+    assert main.run(["scan", f"{tmp_path}/net.py:build", "--to", "ort", "-q", "--no-alternatives"]) == 1
+    report = read_run(find_run(None)).state.report()
+    (part,), (finding,) = report.parts, report.findings
+    assert "what torch.onnx decomposes the program to gives other values" in finding.exception.message
+    assert part.prescription is not None
+    assert part.prescription.shims == ("decomposed-for-onnx",)
+
+
 class Divided(nn.Module):
     """Quotients of whole numbers that may be negative, and of some that may not."""
 

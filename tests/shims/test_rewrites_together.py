@@ -122,8 +122,20 @@ class Firing(nn.Module):
         return torch.stack(rows), fired
 
 
+class Scaling(nn.Module):
+    """A tensor of no dimension beside a number, in each step."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        state, rows = torch.zeros(3), []
+        for row in x:
+            scale = row.abs().max() if row.abs().max() > 1 else 1.0
+            state = state * 0.5 + row / scale
+            rows.append(state)
+        return torch.stack(rows)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [Resetting, Firing])
+@pytest.mark.parametrize("make", [Resetting, Firing, Scaling])
 def test_a_loop_over_a_dynamic_dimension_may_branch_on_values(make: type[nn.Module]) -> None:
     """The scan took no step with a branch, and the branch no loop of unknown length."""
     module, shapes = make(), {"x": ROWS}

@@ -119,7 +119,8 @@ class Guarded(nn.Module):
         scale = x.abs().max() if x.abs().max() > 1 else 1
         low, high = (0.5, x.max()) if x.sum() > 2 else (x.min(), 2)
         seen = (x > 3).any() if x.mean() > 0 else False
-        return torch.cat([x / scale, x.to(torch.bfloat16).float() * low + high, x * seen])
+        least = x.std() if x.std() > 1e-3 else 1e-3
+        return torch.cat([x / scale / least, x.to(torch.bfloat16).float() * low + high, x * seen])
 
 
 class Appending(nn.Module):

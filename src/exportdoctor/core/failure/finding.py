@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.failure.messages import FIRST_TO_DIFFER
+from exportdoctor.core.failure.messages import FIRST_TO_DIFFER, OTHERWISE_DECOMPOSED
 from exportdoctor.core.records.outcome import Frame, GraphSlice, OpFact, Stage, SymbolOrigin, WrongFake
 
 Culprit = Literal["op", "python", "higher_order_op", "pytree", "dynamo", "call"]
@@ -154,7 +154,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     def may_have_script(self) -> bool:
         """Whether a script can fail in the same way: one that exports and gives wrong numbers fails in an ONNX file
         alone."""
-        return self.kind is not FailureKind.COSTLY and (not self.locate or FIRST_TO_DIFFER in self.exception.message)
+        of_file = any(text in self.exception.message for text in (FIRST_TO_DIFFER, OTHERWISE_DECOMPOSED))
+        return self.kind is not FailureKind.COSTLY and (not self.locate or of_file)
 
     @property
     def is_called_by_module(self) -> bool:

@@ -9,9 +9,12 @@ from typing import NamedTuple
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import (
+    AFTER_ROUNDING,
+    AMONG_EQUALS,
     FIRST_TO_DIFFER,
     LEAKED_CONSTANT,
     ONE_FOR_SEVERAL,
+    OTHERWISE_DECOMPOSED,
     fixed_sizes,
     suggested_fixes,
 )
@@ -487,6 +490,36 @@ _CAUSES = (
         lambda *_: (
             "The example has one tensor for several inputs. torch.export takes them for one input, so that the program "
             "reads one of them and no other."
+        ),
+    ),
+    _Cause(
+        FailureKind.NUMBERS,
+        rf"{re.escape(FIRST_TO_DIFFER)}([\w.]+): [^\n]*{re.escape(AMONG_EQUALS)}",
+        lambda *_: (
+            "Nothing, where any of equal values will do: compare what the indices choose. Else order the values by a "
+            "second key."
+        ),
+        lambda _, match: (
+            f"Of equal values {match[1]} may choose any, and ONNX Runtime may choose another one than torch. Or the "
+            "values differ, too."
+        ),
+    ),
+    _Cause(
+        FailureKind.NUMBERS,
+        rf"{re.escape(FIRST_TO_DIFFER)}([\w.]+): [^\n]*{re.escape(AFTER_ROUNDING)}",
+        lambda *_: "Compute what is rounded or compared there in whole numbers, or so that it is not on the edge.",
+        lambda _, match: (
+            f"The values before agree but for their last digits, and {match[1]} makes a whole number or a flag of what "
+            "is on the edge; or torch.onnx translates it otherwise."
+        ),
+    ),
+    _Cause(
+        FailureKind.NUMBERS,
+        re.escape(OTHERWISE_DECOMPOSED),
+        lambda *_: "Write what depends on sizes there by other operators, and report it to torch.onnx, with the repro.",
+        lambda *_: (
+            "Before it translates a program, torch.onnx decomposes some of its operators. What comes out gives other "
+            "values than the program: it may hold for the example's sizes alone."
         ),
     ),
     _Cause(

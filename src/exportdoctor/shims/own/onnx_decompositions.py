@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from exportdoctor.core.failure.messages import FIRST_TO_DIFFER
+from exportdoctor.core.failure.messages import FIRST_TO_DIFFER, OTHERWISE_DECOMPOSED
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.own import pooling
@@ -258,8 +258,7 @@ def _repeat_values(_: Any, values: Any, repeats: Any, dim: int | None = None, *,
 
 def _scatter(operator: Any, values: Any, dim: int, index: Any, source: Any, *how: Any, **named: Any) -> Any:
     """With as much of the source as the index asks for: ONNX takes no more."""
-    sizes = (*index.shape, *source.shape)
-    if tuple(index.shape) == tuple(source.shape) or not all(isinstance(size, int) for size in sizes):
+    if all(is_surely(one == other) for one, other in zip(index.shape, source.shape, strict=True)):
         return NotImplemented
     for place, size in enumerate(index.shape):
         source = source.narrow(place, 0, size)
@@ -424,6 +423,8 @@ _RULES: dict[str, Callable[..., Any]] = {
     "linear.default": _apply_whole, "scaled_dot_product_attention.default": _attend, "add.Tensor": _add_flags,
     "masked_fill.Scalar": _fill_flags, "masked_fill.Tensor": _fill_flags, "aminmax.default": _extremes,
     "avg_pool2d.default": _average, "avg_pool3d.default": _average,
+    "adaptive_avg_pool1d.default": pooling.adapt_mean, "adaptive_avg_pool2d.default": pooling.adapt_dynamic_mean,
+    "_adaptive_avg_pool2d.default": pooling.adapt_dynamic_mean,
     **{f"adaptive_max_pool{n}d.default": partial(pooling.adapt_max, dims=n) for n in (1, 2, 3)},
     "_adaptive_avg_pool3d.default": pooling.adapt_mean, "adaptive_avg_pool3d.default": pooling.adapt_mean,
     "addmm.default": _multiply_whole, "fmax.default": partial(_extreme_without_nan, highest=True),
@@ -500,6 +501,9 @@ def _is_translated(node: Any, operator: Any) -> bool:
         return dtype is not torch.bool
     if operator in (aten.avg_pool2d.default, aten.avg_pool3d.default):
         return len(node.args) < 7 and node.kwargs.get("divisor_override") is None
+    if "adaptive_avg_pool2d" in str(operator):
+        sizes = getattr(node.args[0].meta.get("val"), "shape", ())[-2:]
+        return all(isinstance(size, int) for size in sizes)
     mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
     attends = operator is aten.scaled_dot_product_attention.default
     return attends and mask is None and getattr(node.meta.get("val"), "ndim", 4) == 4
@@ -518,7 +522,11 @@ _MISSING = (
 )
 
 _NO_KERNEL = r"implementation for (?:Where|Gemm)\(|'tensor\(bool\)' of input parameter \([^)]*\) of operator \(Add\)"
-_WRONG = rf"{re.escape(FIRST_TO_DIFFER)}(?:aten\.(?:{'|'.join(map(re.escape, _RULES))})|operator\.floordiv):"
+_WRONG_RULES = "|".join(map(re.escape, _RULES))
+_WRONG = (
+    rf"{re.escape(OTHERWISE_DECOMPOSED)}"
+    rf"|{re.escape(FIRST_TO_DIFFER)}(?:aten\.(?:{_WRONG_RULES})|operator\.floordiv):"
+)
 
 SHIM = Shim(
     id="decomposed-for-onnx",
@@ -542,6 +550,7 @@ SHIM = Shim(
     cures=(
         Cure(kinds=("translate",), message=_MISSING, exporters=("export", "export-strict")),
         Cure(kinds=("run", "load"), message="ScatterElements", exporters=("export", "export-strict")),
+        Cure(kinds=("run",), message=re.escape(OTHERWISE_DECOMPOSED), exporters=("export", "export-strict")),
         Cure(kinds=("numbers",), message=_WRONG, exporters=("export", "export-strict")),
         Cure(kinds=("load",), message=_NO_KERNEL, exporters=("export", "export-strict")),
     ),

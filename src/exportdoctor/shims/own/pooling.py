@@ -20,6 +20,13 @@ def adapt_mean(_: Any, values: Any, output_size: Sequence[int]) -> Any:
     return NotImplemented if parts is None else _in_place([one.mean(-1) for one, _ in parts], output_size)
 
 
+def adapt_dynamic_mean(_: Any, values: Any, output_size: Sequence[int]) -> Any:
+    """As `torch.nn.functional.adaptive_avg_pool2d` of dynamic sizes: torch.onnx keeps the windows of the example's."""
+    if all(isinstance(size, int) for size in values.shape[-len(output_size) :]):
+        return NotImplemented
+    return adapt_mean(_, values, output_size)
+
+
 def adapt_max(_: Any, values: Any, output_size: Sequence[int], *, dims: int) -> Any:
     """As `torch.nn.functional.adaptive_max_pool1d` and its like, with the places; NotImplemented where there are too
     many unequal windows."""
@@ -54,16 +61,16 @@ def _equal_windows(values: Any, sizes: Sequence[Any], output: Sequence[int]) -> 
 
 
 def _unequal_windows(values: Any, sizes: Sequence[Any], output: Sequence[int]) -> list[tuple[Any, Any]] | None:
-    """The values of each window (..., values of it), and their places; None where these are not known, or are many."""
+    """The values of each window (..., values of it), and their places; None where these are many."""
     import torch
 
-    if math.prod(output) > _MOST_WINDOWS or not all(isinstance(size, int) for size in sizes):
+    if math.prod(output) > _MOST_WINDOWS:
         return None
     places = torch.arange(math.prod(sizes), device=values.device).reshape(tuple(sizes))
     found = []
     for at in itertools.product(*map(range, output)):
         ends = zip(at, sizes, output, strict=True)
-        window = tuple(slice(i * size // out, -(-(i + 1) * size // out)) for i, size, out in ends)
+        window = tuple(slice(i * size // out, ((i + 1) * size + out - 1) // out) for i, size, out in ends)
         found.append((values[(..., *window)].flatten(-len(sizes)), places[window].flatten()))
     return found
 

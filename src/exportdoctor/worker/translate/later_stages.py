@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import msgspec
 import torch
 
 from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
-from exportdoctor.core.failure.messages import AT_OTHER_SIZES, FIRST_TO_DIFFER
+from exportdoctor.core.failure.messages import AT_OTHER_SIZES, FIRST_TO_DIFFER, OTHERWISE_DECOMPOSED
 from exportdoctor.core.protocol.export import StageFailure
 from exportdoctor.core.records.outcome import Agreement, ExceptionFact, Failure, Frame, OpFact, Stage
 from exportdoctor.core.records.probe import Probe
@@ -123,6 +123,7 @@ def run_later_stages(
         translated = _stage("translate", lambda: translate(program, optimise=False), (), prefix)
         return PassedStages({"translate": "pass"}, translated.lost_writes)
     passed: tuple[Stage, ...] = ()
+    others = [] if eager.is_random else [*_answered_rightly(program, eager.others, convert)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         translated = _stage("translate", lambda: translate(program), passed, prefix)
@@ -137,17 +138,17 @@ def run_later_stages(
         passed = (*passed, "load")
         given = flat_inputs(program, *copy_inputs(inputs))
         answers = _stage("run", lambda: session.run(given), passed, prefix, path)
-    passed = (*passed, "run")
-    file = _File(program, translated.made, session, prefix, passed)
-    row = compare_outputs("the captured call", answers, flat_outputs(program, eager.output))
-    if not row.holds and eager.is_random:
-        return PassedStages(dict.fromkeys(passed, "pass"), translated.lost_writes, is_random=True)
-    if not row.holds:
-        failure = file.difference(row, copy_inputs(inputs))
-        failure = msgspec.structs.replace(failure, in_training=in_training_mode(module))
-        raise StageFailed("numbers", failure, passed, (row,))
-    for other, wanted in () if eager.is_random else eager.others:
-        file.compare_at(convert(copy_inputs(other)), wanted)
+        passed = (*passed, "run")
+        file = _File(program, translated.made, session, prefix, passed)
+        row = compare_outputs("the captured call", answers, flat_outputs(program, eager.output))
+        if not row.holds and eager.is_random:
+            return PassedStages(dict.fromkeys(passed, "pass"), translated.lost_writes, is_random=True)
+        if not row.holds:
+            failure = file.difference(row, copy_inputs(inputs))
+            failure = msgspec.structs.replace(failure, in_training=in_training_mode(module))
+            raise StageFailed("numbers", failure, passed, (row,))
+        for other, wanted in others:
+            file.compare_at(other, wanted)
     shown = are_nan(list(answers))
     told = passed if shown and all(shown) else (*passed, "numbers")  # NaN that agrees with NaN shows nothing
     return PassedStages(dict.fromkeys(told, "pass"), translated.lost_writes)
@@ -160,6 +161,22 @@ def _stage(stage: Stage, work: Any, passed: tuple[Stage, ...], prefix: str, mode
         if own_fault(error):
             raise
         raise StageFailed(stage, _failure(stage, error, prefix, model), passed) from error
+
+
+def _answered_rightly(
+    program: Any, others: Iterable[tuple[Inputs, Any]], convert: Callable[[Inputs], Inputs]
+) -> Iterator[tuple[Inputs, Any]]:
+    """Those of the inputs, each with eager's answer, on which the exported program gives that, as it takes them."""
+    module = runnable(program) if others else None
+    for one, wanted in others:
+        try:
+            inputs = convert(copy_inputs(one))
+            args, kwargs = copy_inputs(inputs)
+            right = tree_leaves(module(*args, **kwargs))  # type: ignore[misc]
+        except Exception:  # it takes no such sizes
+            continue
+        if compare_outputs("", right, tree_leaves(wanted)).holds:
+            yield inputs, wanted
 
 
 @dataclass(frozen=True)
@@ -180,6 +197,7 @@ class _File:
         except Exception:  # values in between that onnxscript does not make outputs of the model
             found = None
         if found is None:
+            said = f"{said}; {OTHERWISE_DECOMPOSED}" if self._is_decomposed_otherwise(inputs) else said
             return Failure(stage="numbers", exceptions=(ExceptionFact(type=NUMBERS_DIFFER, message=said),))
         node, differs = found
         fact = fx_fact(node)
@@ -187,17 +205,31 @@ class _File:
         described = with_node(StageFailure(stage="numbers", exception="", message=""), fact, self.prefix)
         return _at_node(described, ExceptionFact(type=NUMBERS_DIFFER, message=message), self.prefix)
 
-    def compare_at(self, inputs: Inputs, wanted: Any) -> None:
-        """Run it at another size. Raises StageFailed where it fails or differs, and the program itself does not."""
+    def _run_at(self, flat: Any, inputs: Inputs) -> Any:
+        try:
+            return self.session.run(flat)
+        except Exception as error:
+            failure = _failure("run", error, self.prefix, self.session.file)
+            if self._is_decomposed_otherwise(inputs):
+                first, *rest = failure.exceptions
+                said = msgspec.structs.replace(first, message=f"{first.message} ({OTHERWISE_DECOMPOSED})")
+                failure = msgspec.structs.replace(failure, exceptions=(said, *rest))
+            raise StageFailed("run", failure, self.passed[:-1]) from error
+
+    def _is_decomposed_otherwise(self, inputs: Inputs) -> bool:
+        """Whether what torch.onnx decomposes the program to fails on these, or gives what the file gives."""
         try:
             args, kwargs = copy_inputs(inputs)
-            right = tree_leaves(runnable(self.made.exported_program)(*args, **kwargs))
-            flat, expected = flat_inputs(self.program, *copy_inputs(inputs)), flat_outputs(self.program, wanted)
-        except Exception:  # the program takes no such sizes
-            return
-        if not compare_outputs("", right, tree_leaves(wanted)).holds:
-            return
-        answers = _stage("run", lambda: self.session.run(flat), self.passed[:-1], self.prefix)
+            found = tree_leaves(runnable(self.made.exported_program)(*args, **kwargs))
+            answers = self.session.run(flat_inputs(self.program, *copy_inputs(inputs)))
+        except Exception:  # what it is traced for are other sizes
+            return True
+        return compare_outputs("", found, list(answers)).holds
+
+    def compare_at(self, inputs: Inputs, wanted: Any) -> None:
+        """Run it at another size, which the program answers rightly. Raises StageFailed where it fails or differs."""
+        flat, expected = flat_inputs(self.program, *copy_inputs(inputs)), flat_outputs(self.program, wanted)
+        answers = self._run_at(flat, inputs)
         row = compare_outputs(sizes_of(inputs), answers, expected)
         if not row.holds:
             failure = self.difference(row, inputs)

@@ -7,12 +7,14 @@ value and never stops early; here 200 values share a run, and the search ends at
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
+from exportdoctor.core.failure.messages import AFTER_ROUNDING, AMONG_EQUALS
 from exportdoctor.core.protocol.export import StageFailure
 from exportdoctor.shims import ExportCall, export_program
 from exportdoctor.targets.built import Inputs
@@ -24,6 +26,9 @@ from exportdoctor.worker.translate.failed_node import fx_fact, with_node
 from exportdoctor.worker.translate.onnx_program import flat_inputs, in_pairs, quiet, runnable, translate
 
 _AT_A_TIME = 200
+_CHOOSING = frozenset({"topk", "sort", "argsort", "argmax", "argmin", "max", "min", "kthvalue", "median", "mode"})
+_CUTTING = frozenset({"_to_copy", "to", "lt", "le", "gt", "ge", "eq", "ne", "sign", "floor", "ceil", "round", "trunc"})
+_ROUNDING = frozenset({"floor", "ceil", "round", "trunc", "sign"})
 _MOST_BYTES = 2**30
 """Of values of the program that are kept at a time."""
 
@@ -56,7 +61,7 @@ def first_differing_node(made: Any, reader: Any, inputs: Inputs) -> tuple[torch.
                 answers = made.compute_values([node.name for node in several], tuple(flat))
             for node, answer in zip(several, answers, strict=True):
                 if said := _differs(answer, seen[node]):
-                    return node, said
+                    return _producer(node), f"{said}{_caveat(node)}"
         nodes = nodes[nodes.index(list(seen)[-1]) + 1 :] if seen else []
     return None
 
@@ -68,9 +73,28 @@ def _differs(answer: torch.Tensor, wanted: torch.Tensor) -> str:
         return f"is {list(answer.shape)} in the file and {list(wanted.shape)} in the program"
     absolute, _, allowed = largest_difference(answer.to(wanted.dtype), wanted)
     if absolute <= allowed:
-        return ""
+        names = (str(one.dtype).removeprefix("torch.") for one in (answer, wanted))
+        return "is {} in the file and {} in the program".format(*names) if answer.dtype != wanted.dtype else ""
     by = f"by {absolute:.2g}, where {allowed:.2g} is allowed" if absolute < LARGEST else "in what is not finite"
     return f"differs from the program's {by}"
+
+
+def _producer(node: torch.fx.Node) -> torch.fx.Node:
+    """The node that computes a value, of one of several results the node that gives all of them."""
+    of = node.args[0] if node.target is operator.getitem else node
+    return of if isinstance(of, torch.fx.Node) else node
+
+
+def _caveat(node: torch.fx.Node) -> str:
+    """What else may explain it: an index is another one among equal values, and rounding decides what is cut off."""
+    packet = str(_producer(node).target).removeprefix("aten.").partition(".")[0]
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor) and not value.is_floating_point():
+        if packet in _CHOOSING:
+            return f", {AMONG_EQUALS}"
+        if packet in _CUTTING:
+            return f", {AFTER_ROUNDING}"
+    return f", {AFTER_ROUNDING}" if packet in _ROUNDING else ""
 
 
 class _Recorder(torch.fx.Interpreter):

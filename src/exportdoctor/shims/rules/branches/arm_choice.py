@@ -112,6 +112,8 @@ class ArmChoices(ObservedRewrite):
         chosen = _as_truth(condition)
         if known is not None and (known.refuses or (known.layout is not None and _is_traced_by_dynamo())):
             return self._by_cond(branch, chosen, then, other, before, known)
+        if known is not None and len(known.arms) == 2 and _is_traced_by_dynamo() and not _writes_copies(then, other):
+            return _merge(chosen, then(*before), other(*before))  # dynamo lets nothing be watched
         watches = [watch_arm(self.codes, calls=known is None) for _ in range(2)]
         try:
             results = [self._run(watch, arm, before) for watch, arm in zip(watches, (then, other), strict=True)]
@@ -269,6 +271,11 @@ class ArmChoices(ObservedRewrite):
             self.held += [(one, one.detach().clone()) for one in self._find_shared(watches, results) if _is_tensor(one)]
         known.refuses |= _has_nan(left) and not _has_nan(taken)
         return (then if holds else other)(*before) if taken is _NOTHING else taken
+
+
+def _writes_copies(*arms: Callable[..., Any]) -> bool:
+    """Whether an arm writes into copies of what it is given."""
+    return any(is_copy(name) for arm in arms for name in arm.__code__.co_varnames)
 
 
 def _not_copied(then: Callable[..., Any], other: Callable[..., Any], before: tuple[Any, ...]) -> list[Any]:

@@ -95,7 +95,7 @@ SHIM = Shim(
     precondition=(
         "arms that torch.where chooses between, both sides of `and` and `or`, and all that `any` and `all` go over can "
         "be computed in any case; a whole number that is compared with a float is at most 2**53 (the program asserts "
-        "it); where one arm gives a number and the other a tensor of no dimension, such a tensor does as well; "
+        "it); where one arm gives a number and the other a tensor of no dimension, one of its dtype does as well; "
         "nobody needs what such an arm prints, warns or logs (no exported program does that), or takes gradients "
         "through one that is not taken and gives NaN or infinity"
     ),

@@ -42,7 +42,8 @@ def beside_tensor(value: Any, other: Any) -> Any:
 
 
 def _is_exact(value: Any, dtype: Any) -> bool:
-    """Whether a tensor of that dtype can have this number. By arithmetic of Python alone: a tensor would be traced."""
+    """Whether a tensor of that dtype can have this number; of 32 bits, to which torch rounds a number of Python beside
+    such a tensor, one near to it. By arithmetic of Python alone: a tensor would be traced."""
     import torch
 
     if dtype is torch.bool:
@@ -52,6 +53,8 @@ def _is_exact(value: Any, dtype: Any) -> bool:
     limits = torch.finfo(dtype)
     if value == 0 or not math.isfinite(value):
         return True
+    if dtype is torch.float32:
+        return bool(limits.tiny <= abs(value) <= limits.max)
     fraction, _ = math.frexp(value)
     whole = fraction * 2 / limits.eps  # eps is the last of its binary digits beside 1
     return bool(float(value) == value and limits.tiny <= abs(value) <= limits.max and whole == math.floor(whole))
