@@ -593,6 +593,13 @@ class Nested(nn.Module):
         return self.inner(x + 1)
 
 
+def made_a_module(call: ExportCall) -> Any:
+    """The program, of which torch makes a module."""
+    program = sh.export_program(call)
+    program.module()
+    return program
+
+
 class Relations(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -1005,7 +1012,9 @@ CASES: dict[str, Case] = {
         mended=">=2.14",  # dynamic shapes of keywords in **kwargs are matched by name
     ),
     "no-grad": case(Filling, [(torch.randn(3, 4),), (torch.randn(5, 4),)], "requires grad", (_FREE,)),
-    "keyword-names": case(Relations, [(torch.randn(3, 4),), (torch.randn(5, 4),)], "invalid syntax", (_FREE,)),
+    "keyword-names": case(
+        Relations, [(torch.randn(3, 4),), (torch.randn(5, 4),)], "invalid syntax", (_FREE,), export=made_a_module
+    ),
     "deeper-recursion": case(lambda: Nested(130), [(torch.randn(3, 4),), (torch.randn(5, 4),)], "recursion", (_FREE,)),
     "non-strict": case(Odd, [(torch.randn(3),), (torch.randn(5),)], "Unsupported|getframe", (_FREE,), strict=True),
     "strict": case(

@@ -109,10 +109,10 @@ def _write_draft(
     if isinstance(shapes, dict) and bundled_keywords(inspect.signature(module.forward), call.args, call.kwargs):
         shapes = shapes_by_name(ExportCall(module=module, args=call.args, kwargs=call.kwargs, dynamic_shapes=shapes))
     positional, keywords = _positional(module, call.args, call.kwargs, shapes)
-    args, kwargs = (script.value_code(one, known=_drawn(outcome, one)) for one in (positional, keywords))
+    args, kwargs = (script.value_code(one, known=_code_of_drawn(outcome, one)) for one in (positional, keywords))
     again = None
     if (other := _other_inputs(part, probe, outcome, module, shapes)) is not None:
-        again = script.value_code(other[0], known=_drawn(outcome, other)), script.value_code(other[1])
+        again = script.value_code(other[0], known=_code_of_drawn(outcome, other)), script.value_code(other[1])
     dims: dict[str, str] = {}
     dynamic = "" if shapes is None else f", dynamic_shapes={shapes_code(shapes, dims)}"
     ending = [*known, *(f"{name} = {code}" for name, code in dims.items())]
@@ -124,7 +124,7 @@ def _write_draft(
     return ScriptDraft(what=what, source=script.render(ending), notes=notes, imports=imports)
 
 
-def _drawn(outcome: Outcome, values: Any) -> dict[int, str]:
+def _code_of_drawn(outcome: Outcome, values: Any) -> dict[int, str]:
     """The code of tensors with values at random, by id, where numbers are compared."""
     return drawn_code(tree_leaves(values)) if compares_numbers(outcome) else {}
 
