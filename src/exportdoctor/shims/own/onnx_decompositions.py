@@ -17,7 +17,7 @@ from typing import Any
 from exportdoctor.core.failure.messages import FIRST_TO_DIFFER, OTHERWISE_DECOMPOSED
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
-from exportdoctor.shims.own import pooling
+from exportdoctor.shims.own.pooling import adapt_dynamic_mean, adapt_max, adapt_mean
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.torch_internals.graph_modules import program_nodes
 from exportdoctor.torch_internals.shape_env import is_surely
@@ -423,10 +423,10 @@ _RULES: dict[str, Callable[..., Any]] = {
     "linear.default": _apply_whole, "scaled_dot_product_attention.default": _attend, "add.Tensor": _add_flags,
     "masked_fill.Scalar": _fill_flags, "masked_fill.Tensor": _fill_flags, "aminmax.default": _extremes,
     "avg_pool2d.default": _average, "avg_pool3d.default": _average,
-    "adaptive_avg_pool1d.default": pooling.adapt_mean, "adaptive_avg_pool2d.default": pooling.adapt_dynamic_mean,
-    "_adaptive_avg_pool2d.default": pooling.adapt_dynamic_mean,
-    **{f"adaptive_max_pool{n}d.default": partial(pooling.adapt_max, dims=n) for n in (1, 2, 3)},
-    "_adaptive_avg_pool3d.default": pooling.adapt_mean, "adaptive_avg_pool3d.default": pooling.adapt_mean,
+    "adaptive_avg_pool1d.default": adapt_mean, "adaptive_avg_pool2d.default": adapt_dynamic_mean,
+    "_adaptive_avg_pool2d.default": adapt_dynamic_mean,
+    **{f"adaptive_max_pool{n}d.default": partial(adapt_max, dims=n) for n in (1, 2, 3)},
+    "_adaptive_avg_pool3d.default": adapt_mean, "adaptive_avg_pool3d.default": adapt_mean,
     "addmm.default": _multiply_whole, "fmax.default": partial(_extreme_without_nan, highest=True),
     "fmin.default": partial(_extreme_without_nan, highest=False),
 }  # fmt: skip

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from types import CodeType, FunctionType
 from typing import Any
 
+from exportdoctor.core.patch_attribute import patch_item
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable
 from exportdoctor.shims.rules.code.asked_lines import run_known
@@ -18,6 +19,8 @@ from exportdoctor.shims.rules.code.pure_callees import only_computes
 
 UNBOUND = object()
 """The value of a name that has none before rewritten code binds it."""
+_LOOKS_BACK = "exportdoctor looks back"
+"""The name of a hook, where torch has numbers that it counts up."""
 
 
 @dataclass
@@ -69,12 +72,9 @@ def run_rewritten(
     observed. Raises NotApplicable for what was refused, also in the export."""
     rewrite.codes.update(inner for code in changes.values() for inner in all_code(code))
     with symbolic_numbers(call), swap_code(changes, names):
-        ended = call.module.register_forward_hook(lambda *_: rewrite.look_back())
-        try:
-            with rewrite.observe():
-                run_known(call)
-        finally:
-            ended.remove()
+        ended = patch_item(call.module._forward_hooks, _LOOKS_BACK, lambda *_: rewrite.look_back())
+        with ended, rewrite.observe():
+            run_known(call)
         if rewrite.refused:
             raise NotApplicable(rewrite.refused[0])
         try:
