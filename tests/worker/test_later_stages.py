@@ -253,6 +253,50 @@ def test_constants_among_the_outputs_are_no_operators(model: Path) -> None:
     assert next_step(finding).startswith("Return tensors alone")
 
 
+STATES = """
+import torch
+from torch import nn
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+    def forward(self, x):
+        self.seen += 1
+        return x * self.seen
+
+class Exporting(nn.Module):
+    def forward(self, x):
+        return x * 2 if torch.compiler.is_exporting() else x * 3
+
+def of(module):
+    return module, (torch.rand(4, 3),), {}, {"x": {0: torch.export.Dim.DYNAMIC}}
+
+def counting():
+    return of(Counting())
+
+def exporting():
+    return of(Exporting())
+"""
+
+
+@pytest.mark.long
+def test_to_ask_the_program_at_other_sizes_changes_no_buffer_of_the_file(tmp_path: Path) -> None:
+    """The file was made of the buffers that these runs had left, and called wrong."""
+    (tmp_path / "states.py").write_text(STATES)
+    report = scan_file(tmp_path / "states.py", factory="counting", to="ort")
+    assert report.findings == ()
+    assert report.parts[0].modules[0].stages["numbers"] == "pass"
+
+
+@pytest.mark.long
+def test_where_the_program_itself_is_wrong_no_decomposition_of_torch_onnx_is_blamed(tmp_path: Path) -> None:
+    (tmp_path / "states.py").write_text(STATES)
+    (finding,) = scan_file(tmp_path / "states.py", factory="exporting", to="ort").findings
+    assert finding.stage == "numbers"
+    assert "decomposes" not in finding.exception.message
+
+
 @pytest.mark.long
 def test_a_number_that_a_submodule_returns_is_no_failure_of_the_part(tmp_path: Path) -> None:
     """It was a second finding, whose advice would have broken the caller; the part's own cure did not need it."""

@@ -530,8 +530,8 @@ _CAUSES = (
             "report the operator to torch.onnx or ONNX Runtime, with the repro."
         ),
         lambda _, match: (
-            f"The program does what eager does up to here, and its ONNX file does not: torch.onnx translates "
-            f"{match[1]} to operators that compute something else, or ONNX Runtime computes these otherwise."
+            f"Up to here the ONNX file has the values of the exported program, and here it has others: torch.onnx "
+            f"translates {match[1]} to operators that compute something else, or ONNX Runtime computes these otherwise."
         ),
     ),
     _Cause(

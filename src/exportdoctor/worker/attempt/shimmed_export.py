@@ -25,9 +25,7 @@ from exportdoctor.report.wording.export import DRAWS_IN_PYTHON, lost_subclass, u
 from exportdoctor.shims import ExportCall, Inputs, NotApplicable, Shim, apply_shims, export_program, find, order_shims
 from exportdoctor.shims.own.keyword_names import keyword_names
 from exportdoctor.shims.searches import keep_searches
-from exportdoctor.shims.state_run import memory_of
 from exportdoctor.targets.eager import run_calls
-from exportdoctor.torch_internals.fake_tensors import is_fake
 from exportdoctor.torch_internals.graph_modules import finish_graphs
 from exportdoctor.torch_internals.program_checks import guard_texts, guards_of, violated_guards
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
@@ -44,6 +42,7 @@ from exportdoctor.worker.prove.empty_constants import find_empty_constant
 from exportdoctor.worker.prove.fixed_numbers import name_fixed_numbers
 from exportdoctor.worker.prove.input_set import InputSet, run_in_eager
 from exportdoctor.worker.prove.other_way import name_other_way
+from exportdoctor.worker.prove.own_buffers import own_buffers
 from exportdoctor.worker.prove.python_extremes import note_extremes
 from exportdoctor.worker.prove.read_texts import watch_texts
 from exportdoctor.worker.prove.recorded_gradients import fails_with_gradients, held_to_traced
@@ -370,32 +369,6 @@ def _gives_the_same(call: ExportCall, example: InputSet) -> bool:
 
 def _options(call: ExportCall, probe: Probe) -> Any:
     return dataclasses.replace(call.options, strict=EXPORTERS[probe.exporter].traces_with_dynamo)
-
-
-def own_buffers(ready: torch.nn.Module) -> None:
-    """Give a program buffers of its own in place of the module's, as a file has them: else what a shim reads from the
-    module would change with what the program writes. Those that share memory go on to do so."""
-    storages: dict[int, torch.UntypedStorage] = {}
-    made: dict[int, torch.Tensor] = {}
-
-    def copy_of(buffer: torch.Tensor) -> torch.Tensor:
-        if is_fake(buffer):
-            return buffer
-        is_plain = type(buffer) is torch.Tensor and buffer.layout == torch.strided and not buffer.is_nested
-        if not is_plain or buffer.is_conj() or buffer.is_neg() or buffer.requires_grad:
-            return buffer.clone()
-        if (memory := memory_of(buffer)) not in storages:
-            storages[memory] = buffer.untyped_storage().clone()
-        empty = torch.empty(0, dtype=buffer.dtype, device=buffer.device)
-        return empty.set_(storages[memory], buffer.storage_offset(), buffer.shape, buffer.stride())
-
-    with torch.no_grad():
-        for child in ready.modules():
-            for name, buffer in child._buffers.items():
-                if buffer is not None:
-                    if id(buffer) not in made:
-                        made[id(buffer)] = copy_of(buffer)
-                    child._buffers[name] = made[id(buffer)]
 
 
 def compare_set(ready: torch.nn.Module, given: ExportCall, one: InputSet) -> Agreement:

@@ -33,6 +33,7 @@ from exportdoctor.worker.describe.own_fault import own_fault
 from exportdoctor.worker.prove.compare_outputs import are_nan, compare_outputs
 from exportdoctor.worker.prove.cure_inputs import cure_inputs, drawer_for
 from exportdoctor.worker.prove.input_set import sizes_of
+from exportdoctor.worker.prove.own_buffers import own_buffers
 from exportdoctor.worker.translate.failed_node import describe_stage_failure, fx_fact, with_node
 from exportdoctor.worker.translate.onnx_first_difference import first_differing_node
 from exportdoctor.worker.translate.onnx_program import (
@@ -126,6 +127,7 @@ def run_later_stages(
         translated = _stage("translate", lambda: translate(program, optimise=False), (), prefix)
         return PassedStages({"translate": "pass"}, translated.lost_writes)
     passed: tuple[Stage, ...] = ()
+    is_right = any(_answered_rightly(program, [(inputs, eager.output)]))
     others = [] if eager.is_random else [*_answered_rightly(program, eager.others, convert)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
@@ -147,7 +149,7 @@ def run_later_stages(
         if not row.holds and eager.is_random:
             return PassedStages(dict.fromkeys(passed, "pass"), translated.lost_writes, is_random=True)
         if not row.holds:
-            failure = file.difference(row, copy_inputs(inputs))
+            failure = file.difference(row, copy_inputs(inputs), is_right=is_right)
             failure = msgspec.structs.replace(failure, in_training=in_training_mode(module))
             raise StageFailed("numbers", failure, passed, (row,))
         for other, wanted in others:
@@ -167,19 +169,24 @@ def _stage(stage: Stage, work: Any, passed: tuple[Stage, ...], prefix: str, mode
 
 
 def _answered_rightly(
-    program: Any, others: Iterable[tuple[Inputs, Any]], convert: Callable[[Inputs], Inputs]
+    program: Any, others: Iterable[tuple[Inputs, Any]], convert: Callable[[Inputs], Inputs] = lambda inputs: inputs
 ) -> Iterator[tuple[Inputs, Any]]:
     """Those of the inputs, each with eager's answer, on which the exported program gives that, as it takes them."""
-    module = runnable(program) if others else None
     for one, wanted in others:
         try:
             inputs = convert(copy_inputs(one))
-            args, kwargs = copy_inputs(inputs)
-            right = tree_leaves(module(*args, **kwargs))  # type: ignore[misc]
+            right = _run(program, inputs)
         except Exception:  # it takes no such sizes
             continue
         if compare_outputs("", right, tree_leaves(wanted)).holds:
             yield inputs, wanted
+
+
+def _run(program: Any, inputs: Inputs) -> list[Any]:
+    """What a program gives, which is left as it is."""
+    module, (args, kwargs) = runnable(program), copy_inputs(inputs)
+    own_buffers(module)
+    return tree_leaves(module(*args, **kwargs))
 
 
 @dataclass(frozen=True)
@@ -192,15 +199,16 @@ class _File:
     prefix: str
     passed: tuple[Stage, ...]
 
-    def difference(self, row: Agreement, inputs: Inputs) -> Failure:
-        """The failure of a file that gives other numbers, at the node where they begin, if there is one."""
+    def difference(self, row: Agreement, inputs: Inputs, *, is_right: bool) -> Failure:
+        """The failure of a file that gives other numbers, at the node where they begin, if there is one. `is_right`:
+        the program gives eager's."""
         said = wording.numbers_differ(row)
         try:
             found = first_differing_node(self.made, self.program, inputs)
         except Exception:  # values in between that onnxscript does not make outputs of the model
             found = None
         if found is None:
-            said = f"{said}; {OTHERWISE_DECOMPOSED}" if self._is_decomposed_otherwise(inputs) else said
+            said = f"{said}; {OTHERWISE_DECOMPOSED}" if is_right and self._is_decomposed_otherwise(inputs) else said
             return Failure(stage="numbers", exceptions=(ExceptionFact(type=NUMBERS_DIFFER, message=said),))
         node, differs = found
         fact = fx_fact(node)
@@ -222,8 +230,7 @@ class _File:
     def _is_decomposed_otherwise(self, inputs: Inputs) -> bool:
         """Whether what torch.onnx decomposes the program to fails on these, or gives what the file gives."""
         try:
-            args, kwargs = copy_inputs(inputs)
-            found = tree_leaves(runnable(self.made.exported_program)(*args, **kwargs))
+            found = _run(self.made.exported_program, inputs)
             answers = self.session.run(flat_inputs(self.program, *copy_inputs(inputs)))
         except Exception:  # what it is traced for are other sizes
             return True
@@ -235,7 +242,7 @@ class _File:
         answers = self._run_at(flat, inputs)
         row = compare_outputs(sizes_of(inputs), answers, expected)
         if not row.holds:
-            failure = self.difference(row, inputs)
+            failure = self.difference(row, inputs, is_right=True)
             first, *rest = failure.exceptions
             said = msgspec.structs.replace(first, message=f"{AT_OTHER_SIZES}{row.inputs}: {first.message}")
             raise StageFailed(

@@ -22,6 +22,7 @@ from exportdoctor.targets.eager import copy_inputs
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
 from exportdoctor.worker.prove.compare_outputs import LARGEST, largest_difference
 from exportdoctor.worker.prove.input_set import InputSet
+from exportdoctor.worker.prove.own_buffers import own_buffers
 from exportdoctor.worker.translate.failed_node import fx_fact, with_node
 from exportdoctor.worker.translate.onnx_program import flat_inputs, in_pairs, quiet, runnable, translate
 
@@ -54,6 +55,7 @@ def first_differing_node(made: Any, reader: Any, inputs: Inputs) -> tuple[torch.
     known = {value.name for node in made.model.graph for value in node.outputs}
     nodes = [node for node in module.graph.nodes if node.op == "call_function" and node.name in known]
     while nodes:
+        own_buffers(module)
         seen = _Recorder(module, nodes).record(inputs_in_traced_order(reader, *copy_inputs(inputs)))
         for start in range(0, len(seen), _AT_A_TIME):
             several = list(seen)[start : start + _AT_A_TIME]
