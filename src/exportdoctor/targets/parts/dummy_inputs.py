@@ -181,8 +181,9 @@ def _with_placeholders(subject: ModelContext, inputs: dict[str, Any]) -> dict[st
     config, made = subject.config, dict(inputs)
     if "input_ids" not in made:
         return made
-    if PLACES_OF_IMAGE in made and not _PICTURES.isdisjoint(made):
-        return _with_places_of_image(made, count=config.latent_query_num)
+    places = getattr(config, "latent_query_num", 0)
+    if places and PLACES_OF_IMAGE in made and not _PICTURES.isdisjoint(made):
+        return _with_places_of_image(made, count=places)
     types = made["input_ids"] * 0
     for kind, names, number in _PLACEHOLDERS:
         token = _placeholder(config, kind)
