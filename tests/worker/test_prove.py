@@ -244,6 +244,43 @@ def test_state_that_only_a_longer_call_leaves_shows_around_one() -> None:
     assert not torch.equal(sizes[0].output, sizes[2].output)
 
 
+class Largest(nn.Module):
+    """Divides by the largest value that was ever out of the usual."""
+
+    scale: object = 1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.scale = x.abs().max() if x.abs().max() > 4 else self.scale
+        return x / self.scale
+
+
+class Branch(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / x.abs().max() if x.abs().max() > 4 else x
+
+
+def test_state_that_only_another_branch_leaves_shows_around_one() -> None:
+    """Story: three calls with the example left nothing, and so did other values of its spread."""
+    module = Largest()
+    call = ExportCall(module=module, args=(torch.linspace(-1, 1, 8).reshape(2, 4),))
+    first, *others = cure_inputs(call)
+    drawn = list(drawer_for(call, first).draw())
+    around = [one for one in drawn if one.kind == "others_between"]
+    assert around
+    for one in around:
+        before, _, after = one.results
+        assert not torch.equal(before.output, after.output)
+    assert all(torch.equal(one.results[0].output, one.results[-1].output) for one in others if one.same)
+
+
+def test_branches_without_state_are_drawn_alone() -> None:
+    call = ExportCall(module=Branch(), args=(torch.linspace(-1, 1, 8).reshape(2, 4),))
+    drawn = list(drawer_for(call, next(cure_inputs(call))).draw())
+    kinds = {one.kind for one in drawn}
+    assert "branches" in kinds
+    assert "others_between" not in kinds
+
+
 @pytest.mark.slow
 @given(st.integers(2, 9), st.integers(1, 40), st.integers(0, 5), st.integers(0, 10**6))
 def test_drawn_boundaries_rise_from_zero_or_more_to_the_total_or_less(

@@ -20,6 +20,7 @@ import torch
 from exportdoctor.core.records.outcome import SetKind
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import CallResult, copy_inputs
+from exportdoctor.targets.plain_state import without_writes
 from exportdoctor.targets.sizes.other_sizes import GROWTHS, declared_least, same_shapes
 from exportdoctor.worker.prove.eager_trace import EagerTrace
 from exportdoctor.worker.prove.input_meaning import mask_among, meaning_of
@@ -32,6 +33,7 @@ MOST_SETS = 24
 """Sets drawn for one proof, those in which eager decides otherwise included."""
 
 _TRIES_PER_SET = 4
+_MOST_SEQUENCES = 2
 _SEED = 20
 _MOST_CONSTANTS = 16
 _PRIMES = (13, 7, 11, 5, 17)
@@ -65,8 +67,9 @@ class SetDrawer:
         self._leaves = tensors_by_path(self.known[0])
         self._met: list[Inputs] = list(self.known)
         self._traces, self._trace = True, None
-        self._trace, _ = self._trace_run(self.known[0])
+        self._trace, results = self._trace_run(self.known[0])
         self._traces = self._trace is not None
+        self._left = results and state_left(results[0])
         bounds = self._trace.bounds if self._trace else {}
         meanings = {
             path: meaning_of(leaf, self._leaves.values(), bound=bounds.get(path))
@@ -89,7 +92,7 @@ class SetDrawer:
 
     def draw(self) -> Iterator[InputSet]:
         """Up to MOST_SETS sets of all kinds that apply, until the time is over."""
-        end, found = time.process_time() + self.seconds, 0
+        end, found, sequences = time.process_time() + self.seconds, 0, 0
         recipes = itertools.islice(itertools.cycle(self._recipes.every()), MOST_SETS * _TRIES_PER_SET)
         compared = self._trace.constants if self._trace else set()
         places = self._recipes.places_of_constants(self._constants, compared)
@@ -102,6 +105,20 @@ class SetDrawer:
             if one is not None:
                 found += 1
                 yield one
+                around = self._around(one) if sequences < _MOST_SEQUENCES else None
+                if around is not None:
+                    sequences += 1
+                    yield around
+
+    def _around(self, one: InputSet) -> InputSet | None:
+        """The example before and after a set whose call leaves other state than the example's does, of which a program
+        may know nothing; None where it leaves the same."""
+        if self._left is None or state_left(one.results[0]) == self._left:
+            return None
+        calls = (self.known[0], one.inputs, self.known[0])
+        results = run_in_eager(self.module, calls, notes_state=True)
+        title = f"{self.first.title}, before and after {one.title}"
+        return results and replace(one, title=title, kind="others_between", calls=calls, results=results)
 
     def draw_each_size(self) -> Iterator[InputSet]:
         """For each dynamic dimension a set in which it alone, with those that go with it, has another size."""
@@ -221,10 +238,10 @@ class SetDrawer:
             with trace:
                 return self.module(*given[0], **given[1])
 
-        results = run_in_eager(self.module, [inputs], how=call) if self._traces else None
+        results = run_in_eager(self.module, [inputs], how=call, notes_state=True) if self._traces else None
         if results is not None:
             return trace, results
-        plain = run_in_eager(self.module, [inputs]) if self._trace is None else None
+        plain = run_in_eager(self.module, [inputs], notes_state=True) if self._trace is None else None
         return None, plain
 
     def shrink(self, one: InputSet) -> Iterator[InputSet]:
@@ -247,6 +264,11 @@ class SetDrawer:
                 yield _with_leaf(example, path, partial(_write_at, place=place, value=new[place]))
         for path in apart if len(apart) > 1 else ():
             yield _with_leaf(example, path, lambda leaf, path=path: leaf.copy_(found[path]))  # type: ignore[misc]
+
+
+def state_left(result: CallResult) -> dict[str, Any]:
+    """The plain state behind a call, without how often tensors were written into: restoring them writes, too."""
+    return {name: without_writes(value) for name, value in result.numbers.items()}
 
 
 def _with_leaf(inputs: Inputs, where: str, change: Callable[[torch.Tensor], Any]) -> Inputs:
