@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -35,6 +35,15 @@ class VerbGroup(click.Group):
                 command: click.Command = getattr(module, verb.name)
                 return command
         return None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb. A usage error that names no command, as that of an option without its value, names the verb."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            if error.ctx is None and ctx.invoked_subcommand:
+                error.ctx = click.Context(self, info_name=ctx.invoked_subcommand, parent=ctx)
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The verbs' help lines, without importing one."""

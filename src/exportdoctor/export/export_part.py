@@ -47,7 +47,7 @@ def export_part(
     """
     check_output_path(output)
     with draft_folder(output.parent, request.stem) as draft:
-        inside, limits = msgspec.structs.replace(request, folder=str(draft)), building or build_limits()
+        inside, limits = msgspec.structs.replace(request, folder=str(draft.absolute())), building or build_limits()
         result: ExportResult = ask_while_building(
             "worker.export.export_server", inside, ExportReply, limits, doing=doing, steps=2, part=request.part
         )

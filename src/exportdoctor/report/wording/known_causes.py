@@ -242,6 +242,13 @@ _CAUSES = (
         lambda *_: "Compute it outside forward: in the constructor, or in what makes the inputs.",
     ),
     _Cause(
+        FailureKind.COSTLY,
+        r"",
+        lambda finding, _: (
+            "Shorten the loop that is unrolled there, or leave fewer dimensions dynamic." if finding.dimensions else ""
+        ),
+    ),
+    _Cause(
         FailureKind.PYTHON_ERROR,
         r"_apply\(\): Couldn't swap ",
         lambda *_: (

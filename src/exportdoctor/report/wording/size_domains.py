@@ -30,9 +30,17 @@ def at_size(axis: str, size: int) -> str:
     return f"{axis} {size}"
 
 
-def with_numbers(title: str, number: int) -> str:
+MARKS_KEPT = "as many places marked"
+
+
+def numbers_all(number: int) -> str:
+    """Whole numbers that are all the same."""
+    return f"whole numbers all {number}"
+
+
+def with_numbers(title: str, which: str) -> str:
     """A trial's title, where eager refuses the example's whole numbers at its sizes."""
-    return f"{title}, whole numbers all {number}"
+    return f"{title}, {which}"
 
 
 def apart(axis: str, size: int, other: str, unchanged: int | str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import os
+import random
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,6 +22,7 @@ from exportdoctor.targets.factory.factory_answer import FactoryAnswer, check_ans
 from exportdoctor.targets.factory.factory_file import check_factory, import_factory_file, source_hashes
 from exportdoctor.targets.model.checkpoint import NO_CHECKPOINT
 from exportdoctor.targets.model.device import choose_device, choose_dtype, count_parameters, dtype_name, move
+from exportdoctor.targets.model.weights import SEED
 from exportdoctor.targets.recipes import choose_parts
 from exportdoctor.targets.sizes.dynamic_shapes import axes_of, dynamic_title
 from exportdoctor.targets.sizes.other_sizes import other_sizes, same_shapes
@@ -130,9 +133,11 @@ def build_factory(plan: FactoryPlan) -> BuiltTarget:
 
 
 def _call_factory(file: Path, *, name: str) -> Any:
-    """Import the file and call its factory. Raises `TargetError` with the user's own stack."""
+    """Import the file and call its factory, with the generators of random numbers seeded: weights that nobody loads are
+    the same each time. Raises `TargetError` with the user's own stack."""
     from torch import nn
 
+    _seed_generators()
     with blame_target(f"Importing {file.name} failed"):
         module = import_factory_file(file)
     factory: Any = module
@@ -145,6 +150,16 @@ def _call_factory(file: Path, *, name: str) -> Any:
     _refuse_arguments(factory, f"{file.name}:{name}")
     with blame_target(f"{file.name}:{name}() failed"):
         return factory()
+
+
+def _seed_generators() -> None:
+    """Seed what a factory may draw from without a generator of its own."""
+    import torch
+
+    torch.manual_seed(SEED)
+    random.seed(SEED)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(SEED)
 
 
 def _refuse_arguments(factory: Callable[..., Any], what: str) -> None:

@@ -17,6 +17,7 @@ from itertools import islice
 from types import CodeType, FrameType
 from typing import Any
 
+import msgspec
 import sympy  # type: ignore[import-untyped]
 import torch
 
@@ -144,7 +145,12 @@ class CostSamples:
         share = part / max(self.root.weights[axis], 1e-9)
         where = wording.cost_share(work, share, _text(self.expression) if work in _SYMBOLIC else "")
         fact = ExceptionFact(type=kind, message=said + where + more)
-        return Failure(stage=stage, exceptions=(fact,), frames=tuple(self._frames(axis, names)))
+        frames = list(self._frames(axis, names))
+        last = max((place for place, frame in enumerate(frames) if frame.user), default=None)
+        if last is not None:  # many calls of a submodule cost what each of them does not: its caller's line is told
+            below = [msgspec.structs.replace(frame, module=frames[last].module) for frame in frames[last + 1 :]]
+            frames[last + 1 :] = below
+        return Failure(stage=stage, exceptions=(fact,), frames=tuple(frames))
 
     def _frames(self, axis: int, names: Mapping[int, str]) -> Iterator[Frame]:
         """The lines in each of which at least half of the whole cost came up, outermost first."""

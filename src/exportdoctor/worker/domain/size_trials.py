@@ -237,8 +237,8 @@ class DomainSearch:
 
     def _other_numbers(self, planned: PlannedTrial) -> Iterator[tuple[str, Inputs]]:
         """The trial's sizes with other whole numbers, each with a title."""
-        for number, made in with_other_numbers(self.inputs, planned.sizes):
-            yield wording.with_numbers(planned.title, number), made
+        for which, made in with_other_numbers(self.inputs, planned.sizes):
+            yield wording.with_numbers(planned.title, which), made
 
     def _leave_out(self, title: str) -> None:
         del self._planned[title]
