@@ -403,6 +403,33 @@ def looking(least=None):
 
 def looking_at_more():
     return looking(2)
+
+
+class Pooled(nn.Module):
+    def forward(self, boxes):
+        if boxes.numel() == 0:
+            return torch.full((3,), -1.0)
+        return boxes.sum(0)
+
+
+class Summed(nn.Module):
+    def forward(self, boxes):
+        if boxes.numel() == 0:
+            return torch.zeros(3)
+        return boxes.sum(0)
+
+
+def pooled(least=None, module=Pooled):
+    boxes = torch.export.Dim("boxes", min=least) if least else torch.export.Dim("boxes")
+    return module(), (torch.randn(6, 3),), {}, {"boxes": {0: boxes}}
+
+
+def pooled_one():
+    return pooled(1)
+
+
+def summed():
+    return pooled(module=Summed)
 """
 
 
@@ -436,6 +463,18 @@ def test_a_program_that_answers_a_size_of_one_as_a_larger_one_is_a_finding(model
     assert "declare `min=2` for that dimension" in next_step(finding)
     report = scan_file(models, factory="looking_at_more")
     assert report.parts[0].verdict == "passes"  # as that says
+
+
+@pytest.mark.long
+def test_a_program_that_answers_a_size_of_zero_as_a_larger_one_is_a_finding(models: Path) -> None:
+    """Story: a detector's head without a box. The scan tried a size of one and no size of zero."""
+    (finding,) = scan_file(models, factory="pooled").findings
+    message = finding.exception.message
+    assert message.startswith("It exports, and at a size of zero, on inputs of 0 x 3: ")
+    assert "eager goes another way than the export went (boxes.numel() == 0)" in message
+    assert "declare `min=1` for that dimension" in next_step(finding)
+    assert scan_file(models, factory="pooled_one").parts[0].verdict == "passes"  # as that says
+    assert scan_file(models, factory="summed").parts[0].verdict == "passes"
 
 
 @pytest.mark.long

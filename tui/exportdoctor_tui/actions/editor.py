@@ -30,11 +30,15 @@ def editor_command(path: Path, number: int, environment: Mapping[str, str] = os.
 
 def open_editor(app: App[object], path: Path, number: int) -> None:
     """Suspend the interface until the editor ends; the user is notified where it cannot be started."""
-    command = editor_command(path, number)
+    command, failure = editor_command(path, number), None
     try:
-        with app.suspend():
-            subprocess.run(command, check=False)
+        with app.suspend():  # what is raised inside leaves the terminal suspended
+            try:
+                subprocess.run(command, check=False)
+            except (OSError, ValueError) as error:
+                failure = error
     except SuspendNotSupported:
         app.notify("An editor needs a terminal; this is a browser", severity="warning", markup=False)
-    except OSError as error:
-        app.notify(f"{command[0]}: {error.strerror}. Set EDITOR to your editor", severity="error", markup=False)
+    if failure is not None:
+        reason = getattr(failure, "strerror", None) or failure
+        app.notify(f"{command[0]}: {reason}. Set EDITOR to your editor", severity="error", markup=False)

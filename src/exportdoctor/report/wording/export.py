@@ -49,6 +49,8 @@ _STAGES = {
     "run": "the file was loaded, but fails when it runs",
     "numbers": "it does not do the same as eager",
 }
+_HAS_SIZE_ZERO = re.compile(r"(?:^|, )(?:\d+ x )*0(?= x |,| and |$)")
+"""In the title of a set that begins with the shapes."""
 _FINITE = 1e300
 _MOST_VALUES = 6  # inputs or outputs in a line
 
@@ -315,7 +317,8 @@ def numbers_of_pass_differ(row: Agreement) -> str:
     """What stands for an exception's message where a part exports and its program is wrong."""
     note = f"; {row.note}" if row.note else ""
     inputs = f"inputs of {row.inputs}" if row.inputs[:1].isdigit() else row.inputs or "the example"
-    where = "at a size of one, " if row.kind == "size_one_or_zero" else ""
+    size = "zero" if _HAS_SIZE_ZERO.search(row.inputs) else "one"
+    where = f"at a size of {size}, " if row.kind == "size_one_or_zero" else ""
     return f"It exports, and {where}on {inputs}: {numbers_differ(row)}{note}"
 
 

@@ -44,6 +44,7 @@ _WHY_SHARED_INPUTS = (
     "its program does not."
 )
 _MOST_FIXES = 3
+_MULTIPLE_LESS = re.compile(r"\w+ = (?:(\d+)\*)?(\w+) - (\d+)")
 _FIXED_BY_GUARD = re.compile(r"satisfy the generated guard (?![^\n]*%)[^\n]* == \d+\.$", re.MULTILINE)
 _WITHOUT_GRADIENTS = (
     "Call torch.export.export under torch.no_grad(): where gradients are recorded, what is written into a view makes "
@@ -160,11 +161,27 @@ def _in_training(finding: Finding, match: re.Match[str]) -> str:
 def _declare_less(finding: Finding, match: re.Match[str]) -> str:
     if _FIXED_BY_GUARD.search(finding.exception.message):
         return ""  # torch suggests a range for its other guards, and none passes this one
-    fixes = [line.replace(", max=oo", "") for line in suggested_fixes(finding.exception.message)]
+    fixes = _with_least([line.replace(", max=oo", "") for line in suggested_fixes(finding.exception.message)])
     declared = " and ".join(f"`{line}`" for line in fixes)
     if not 0 < len(fixes) <= _MOST_FIXES or any(line.partition(" = ")[2].isdigit() for line in fixes):
         return ""
     return f"Declare only sizes that the guards take: {declared}. Or make the code independent of the size."
+
+
+def _with_least(fixes: list[str]) -> list[str]:
+    """The suggested lines, with the least size of a root of which another dimension is a multiple less a number: torch
+    refuses it without, since the other one could be negative."""
+    least: dict[str, int] = {}
+    for line in fixes:
+        if match := _MULTIPLE_LESS.fullmatch(line):
+            factor, root, less = match.groups()
+            least[root] = max(least.get(root, 0), -(-int(less) // int(factor or 1)))
+    return [
+        line.replace(f"Dim('{root}'", f"Dim('{root}', min={least[root]}")
+        if (root := line.partition(" = ")[0]) in least and "Dim(" in line and "min=" not in line
+        else line
+        for line in fixes
+    ]
 
 
 def _larger_example(size: str) -> str:
@@ -564,6 +581,20 @@ _CAUSES = (
             "torch.export takes a dynamic size to be neither zero nor one while it traces. A condition such as "
             "`x.shape[0] > 1`, `squeeze()` or broadcasting is then decided as for larger sizes, and the program does "
             "not refuse a size of one."
+        ),
+    ),
+    _Cause(
+        FailureKind.NUMBERS,
+        r"^It exports, and at a size of zero, ",
+        lambda *_: (
+            "Write what depends on whether there is any as an operation on tensors, as a mask or `torch.where`. Or "
+            "declare `min=1` for that dimension: the program's range says so then, though torch refuses no size of "
+            "zero."
+        ),
+        lambda *_: (
+            "torch.export takes a dynamic size to be neither zero nor one while it traces. A condition such as "
+            "`x.shape[0] == 0` or `not x.numel()` is then decided as for larger sizes, and the program does not refuse "
+            "a size of zero."
         ),
     ),
     _Cause(

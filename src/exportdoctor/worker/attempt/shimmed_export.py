@@ -222,8 +222,9 @@ class _CureProof:
         example = known.sets[0]
         drawer = drawer_for(self.call, example, sizes=known.agrees)
         if self.probe.to == "compare":
-            ones = drawer.draw_ones() if is_complete else ()
-            _, more, chance = self._hold(*ones, *self._drawn_refused(drawer))
+            small = drawer.draw_ones_and_zeros() if is_complete else ()
+            asked, more, chance = self._hold(*small, *self._drawn_refused(drawer))
+            more = name_other_way(more, asked, self.call.module, self._export_again)
             return (*_with_notes(rows, chance), *more)
         if not _gives_the_same(self.call, example):
             return tuple(rows)

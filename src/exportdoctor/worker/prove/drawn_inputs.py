@@ -133,11 +133,12 @@ class SetDrawer:
             tries = (self._try("sizes", partial(self._recipes.with_size, place, size)) for size in _PRIMES)
             yield from itertools.islice(filter(None, tries), 1)
 
-    def draw_ones(self) -> Iterator[InputSet]:
-        """For each dynamic dimension a set in which it, with those that go with it, is one. torch takes it to be more
-        while it traces."""
-        for place in range(_MOST_DIMENSIONS if self.shapes is not None else 0):
-            one = self._try("size_one_or_zero", partial(self._recipes.with_size, place, 1))
+    def draw_ones_and_zeros(self) -> Iterator[InputSet]:
+        """For each dynamic dimension a set in which it, with those that go with it, is one, and a set in which it is
+        zero. torch takes it to be more while it traces."""
+        places = range(_MOST_DIMENSIONS if self.shapes is not None else 0)
+        for size, place in itertools.product((1, 0), places):
+            one = self._try("size_one_or_zero", partial(self._recipes.with_size, place, size))
             if one is not None:
                 yield one
 
