@@ -497,6 +497,14 @@ class Classing(nn.Module):
         return nn.functional.one_hot(x).sum(0)
 
 
+class Scaling(nn.Module):
+    """Points by the size of their image, and the largest of two values."""
+
+    def forward(self, x: Tensor, image: Tensor) -> tuple[Tensor, Tensor]:
+        size = x.new_tensor([image.shape[1], image.shape[0], 1, 1])
+        return x / size, torch.tensor([x.sum(), image.mean(), 1.0]).max()
+
+
 class Marking(nn.Module):
     def forward(self, x: Tensor, at: Tensor) -> Tensor:
         mask = torch.zeros(x.shape, dtype=torch.bool)
@@ -953,6 +961,12 @@ CASES: dict[str, Case] = {
         [(torch.randn(rows, 4), torch.tensor(at)) for rows, at in ((3, 1), (5, 3), (2, -4))],
         "Could not extract specialized integer",
         (_FREE, None),
+    ),
+    "numbers-as-tensor": case(
+        Scaling,
+        [(torch.randn(rows, 4), torch.randn(high, wide)) for rows, high, wide in ((3, 5, 6), (5, 2, 9), (2, 6, 2))],
+        "Constraints violated",
+        (_FREE, {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}),
     ),
     "list-as-tensor": case(
         Choosing,

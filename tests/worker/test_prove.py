@@ -247,7 +247,7 @@ def test_state_that_only_a_longer_call_leaves_shows_around_one() -> None:
 class Largest(nn.Module):
     """Divides by the largest value that was ever out of the usual."""
 
-    scale: object = 1
+    scale: Any = 1
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.scale = x.abs().max() if x.abs().max() > 4 else self.scale

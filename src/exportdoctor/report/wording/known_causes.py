@@ -304,6 +304,10 @@ _CAUSES = (
             "During export a size, or a number that is read out of a tensor, is a symbol, which has no `divmod`."
         ),
     ),
+    *(
+        _Cause(kind, r"Could not (?:extract specialized|guard on)", _of_the_line(line_advice.numbers_in_a_list))
+        for kind in (FailureKind.DATA_DEPENDENT_GUARD, FailureKind.DATA_DEPENDENT_VALUE)
+    ),
     _Cause(FailureKind.PYTHON_ERROR, r"its data is not allocated yet", _of_the_line(line_advice.values_in_a_list)),
     _Cause(
         FailureKind.PYTHON_ERROR,

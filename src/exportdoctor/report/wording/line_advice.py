@@ -25,6 +25,11 @@ _DRAWS = {
 }
 """What draws the same as a function that is given a generator."""
 _DATA = re.compile(r"([\w.]+)\.data\b(?!\s*(?:=[^=]|\())")
+_MAKES_A_TENSOR = re.compile(r"tensor\(|asarray\(|Tensor\(")
+_TENSOR_CLASSES = {
+    "Tensor": "float32", "FloatTensor": "float32", "DoubleTensor": "float64", "LongTensor": "int64",
+    "IntTensor": "int32",
+}  # fmt: skip
 _OPT_EINSUM = (
     "Export with `torch.backends.opt_einsum.enabled = False`: opt_einsum, which torch.einsum asks for the order of "
     "three or more operands where it is installed, makes fixed numbers of their sizes."
@@ -129,6 +134,30 @@ def values_in_a_list(finding: Finding) -> str:
                 f"Write `torch.stack` of tensors in place of `{ast.unparse(call)}`, which reads the values of those "
                 "in it: during export a tensor has none."
             )
+    return ""
+
+
+def numbers_in_a_list(finding: Finding) -> str:
+    """`x.new_tensor([height, width])`, `torch.as_tensor`, `torch.FloatTensor`: torch.tensor takes symbolic numbers."""
+    if finding.expression and not _MAKES_A_TENSOR.search(finding.expression):
+        return ""  # what is in the list fails
+    for call in _calls(finding):
+        match call:
+            case ast.Call(func=ast.Attribute(value=owner, attr="new_tensor"), args=[data], keywords=[]):
+                name = ast.unparse(owner)
+                how = f"{ast.unparse(data)}, dtype={name}.dtype, device={name}.device"
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="as_tensor" | "asarray"), args=[_, *_]):
+                how = ", ".join(map(ast.unparse, (*call.args, *call.keywords)))
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="torch"), attr=kind), args=[ast.List() as data], keywords=[]
+            ) if kind in _TENSOR_CLASSES:
+                how = f"{ast.unparse(data)}, dtype=torch.{_TENSOR_CLASSES[kind]}"
+            case _:
+                continue
+        return (
+            f"Write `{_plain(f'torch.tensor({how})')}` in place of `{_plain(ast.unparse(call))}`: it takes dynamic "
+            "sizes, of which the other makes fixed numbers."
+        )
     return ""
 
 
@@ -324,7 +353,9 @@ def size_as_number(finding: Finding) -> str:
         if library == "numpy":
             return f"Compute it without `{owner}.{name}`, with Python's operators or functions of torch: {why}."
     inside = finding.guard is not None and "opt_einsum/" in finding.guard.file
-    return _OPT_EINSUM if inside else _fixed_by_python(finding) or _fixed_by_opt_einsum(finding)
+    if inside:
+        return _OPT_EINSUM
+    return _fixed_by_python(finding) or numbers_in_a_list(finding) or _fixed_by_opt_einsum(finding)
 
 
 def compared_with_one_size(finding: Finding) -> str:

@@ -42,6 +42,7 @@ from exportdoctor.shims.own import (
     shapes_of_inputs,
     state_as_constants,
     tensor_comparisons,
+    tensors_of_numbers,
     vision_geometry,
 )
 from exportdoctor.shims.rules import joined_split
@@ -86,6 +87,7 @@ OWN = (
     one_hot.SHIM,
     fake_kernels.SHIM,
     index_as_item.SHIM,
+    tensors_of_numbers.SHIM,
     lists_of_values.SHIM,
     einsum_path.SHIM,
     module_conversion.SHIM,

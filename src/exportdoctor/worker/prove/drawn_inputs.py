@@ -118,7 +118,9 @@ class SetDrawer:
         calls = (self.known[0], one.inputs, self.known[0])
         results = run_in_eager(self.module, calls, notes_state=True)
         title = f"{self.first.title}, before and after {one.title}"
-        return results and replace(one, title=title, kind="others_between", calls=calls, results=results)
+        if results is None:
+            return None
+        return replace(one, title=title, kind="others_between", calls=calls, results=results)
 
     def draw_each_size(self) -> Iterator[InputSet]:
         """For each dynamic dimension a set in which it alone, with those that go with it, has another size."""

@@ -49,10 +49,22 @@ def answered_with_gradients(module: torch.nn.Module, one: InputSet) -> InputSet 
     results = None if needs_gradients(module) else _run_with_gradients(module, one.calls)
     if results is None or all(map(same_outputs, results, one.results)):
         return None
+    if not _gives_again(module, one):
+        return None  # it is the number of the call that matters, and not the gradients
     results = _run_with_gradients(module, one.calls, notes_state=True)
     if results is None:
         return None
     return replace(one, results=results, disturbed=(), with_gradients=True)
+
+
+def _gives_again(module: torch.nn.Module, one: InputSet) -> bool:
+    """Whether eager still gives what it gave without gradients: state that a hook, say, keeps in a closure is not put
+    back between runs."""
+    try:
+        again = run_calls(module, one.calls)
+    except Exception:
+        return False
+    return all(map(same_outputs, again, one.results))
 
 
 def fails_with_gradients(
