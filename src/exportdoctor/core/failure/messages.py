@@ -27,6 +27,8 @@ AT_OTHER_SIZES = "on inputs of "
 """With this begins what is said of an ONNX file that differs at other sizes than the example's."""
 LEAKED_CONSTANT = "fake tensor in the exported program constant's list"
 """Said when all is traced, of a tensor that went past the tracer."""
+OF_UNUSED_CONSTANTS = "_unused_constant"
+"""The function of torch that ends with a StopIteration on a constant that nothing uses, as one that `.data` gave."""
 UNSUPPORTED_INPUT = "Unsupported input type"
 """Said before anything is traced, of what the exported module is given."""
 

@@ -10,7 +10,7 @@ from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.failure.finding import ShimResult
 from exportdoctor.core.failure.identity import of_other_operators, same_line
 from exportdoctor.core.failure.kinds import NUMBERS_DIFFER, FailureKind
-from exportdoctor.core.failure.messages import LEAKED_CONSTANT
+from exportdoctor.core.failure.messages import LEAKED_CONSTANT, OF_UNUSED_CONSTANTS
 from exportdoctor.core.records.outcome import Agreement, ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.engine.cure.catalogue import Chain, Ids
@@ -143,7 +143,9 @@ def is_later_failure(before: Outcome, after: Outcome, *, exporter: str) -> bool:
 
 def _is_of_constants(failure: Failure) -> bool:
     """Whether torch refuses a constant of the program, when all was traced."""
-    return any(LEAKED_CONSTANT in fact.message for fact in failure.exceptions)
+    if any(LEAKED_CONSTANT in fact.message for fact in failure.exceptions):
+        return True
+    return any(frame.function.endswith(OF_UNUSED_CONSTANTS) for frame in failure.frames)
 
 
 def _lines_apart(one: Failure, other: Failure) -> int:

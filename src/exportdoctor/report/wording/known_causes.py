@@ -13,6 +13,7 @@ from exportdoctor.core.failure.messages import (
     AMONG_EQUALS,
     FIRST_TO_DIFFER,
     LEAKED_CONSTANT,
+    OF_UNUSED_CONSTANTS,
     ONE_FOR_SEVERAL,
     OTHERWISE_DECOMPOSED,
     fixed_sizes,
@@ -182,6 +183,10 @@ def _with_least(fixes: list[str]) -> list[str]:
         else line
         for line in fixes
     ]
+
+
+def _is_of_an_unused_constant(finding: Finding) -> bool:
+    return any(frame.function.endswith(OF_UNUSED_CONSTANTS) for frame in finding.stack)
 
 
 def _larger_example(size: str) -> str:
@@ -396,6 +401,14 @@ _CAUSES = (
             f"While `{_below(finding, match)}` was traced it raised an exception, which code around it caught; torch "
             "does not go on with the trace after that."
         ),
+    ),
+    _Cause(
+        FailureKind.PYTHON_ERROR,
+        r"^$",
+        lambda finding, _: (
+            "Write `x.detach()` in place of `x.data` in forward." if _is_of_an_unused_constant(finding) else ""
+        ),
+        lambda *_: "torch stops at a constant of the program that nothing uses, as one that `.data` of a tensor gave.",
     ),
     _Cause(
         FailureKind.PYTHON_ERROR,

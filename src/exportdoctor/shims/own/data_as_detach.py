@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from exportdoctor.core.failure.frames import is_user_file
-from exportdoctor.core.failure.messages import LEAKED_CONSTANT
+from exportdoctor.core.failure.messages import LEAKED_CONSTANT, OF_UNUSED_CONSTANTS
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.eager_run import run_copy
@@ -77,7 +77,7 @@ SHIM = Shim(
         "refuses. `detach()` gives the same values in the same memory, without gradients too, and is traced. The "
         "code of torch itself and generated code keep `.data`. Not applicable where forward assigns to it."
     ),
-    cures=(Cure(message=LEAKED_CONSTANT),),
+    cures=(Cure(message=LEAKED_CONSTANT), Cure(message=r"^StopIteration", where=f":{OF_UNUSED_CONSTANTS}: ")),
     needs={"torch": ">=2.8"},
     link="https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html",
     retire="torch.export traces `.data`",
