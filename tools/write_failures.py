@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from exportdoctor.core.failure.explanations import Rewrite, explain
-from exportdoctor.core.failure.kinds import KINDS
+from exportdoctor.core.failure.kinds import KINDS, NUMBERS_DIFFER
 from exportdoctor.core.protocol.repro import CANDIDATE_FILE
 from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.repro.bundle import quote_message
@@ -120,7 +120,8 @@ def output_of(outcome: Outcome) -> str:
     fact = failure.exceptions[0]
     message = quote_message(fact.message).replace(CANDIDATE_FILE, "script.py")
     shown = message if len(message) <= _MOST else message[:_MOST].rpartition("\n")[0] + "\n…"
-    lines = _COLOURS.sub("", f"{fact.type.removeprefix('builtins.')}: {shown}").splitlines()
+    kind = "AssertionError" if fact.type == NUMBERS_DIFFER else fact.type.removeprefix("builtins.")  # of assert_close
+    lines = _COLOURS.sub("", f"{kind}: {shown}").splitlines()
     return "\n".join(line.rstrip() for line in lines)
 
 

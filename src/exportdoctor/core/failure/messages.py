@@ -200,10 +200,18 @@ def violation_entries(message: str) -> dict[str, str]:
 
 
 def with_one_violation(message: str, entry: str) -> str:
-    """The message of a constraint violation with this entry alone; any other as it is."""
+    """The message of a constraint violation with this entry alone, and with what torch proposes for its dimension; any
+    other as it is."""
     name = next((name for name, line in violation_entries(message).items() if line == entry), "")
+    if not name:
+        return message
     head = VIOLATED.sub(lambda _: f"Constraints violated ({name})!", message.partition("\n")[0])
-    return f"{head}\n  {entry}" if name else message
+    lines = message.partition(_FIXES)[2].strip().split("\n\n")[0].splitlines()
+    proposed = dict(one for line in lines if len(one := tuple(line.strip().split(" = ", 1))) == 2)
+    root = re.fullmatch(r"(?:\d+\*)?(\w+)(?: [+-] \d+)?", proposed.get(name, ""))  # of a multiple of another
+    named = [one for one in (root[1] if root else "", name) if one in proposed]
+    fixes = "".join(f"\n  {one} = {proposed[one]}" for one in named)
+    return f"{head}\n  {entry}" + (f"\n{_FIXES}{fixes}" if fixes else "")
 
 
 def summary_line(message: object, limit: int) -> str:
