@@ -19,6 +19,7 @@ from exportdoctor.cli.main import run
 from exportdoctor.core.codec import decode, pretty
 from exportdoctor.core.errors import ExitCode
 from exportdoctor.core.run.atlas import Atlas
+from exportdoctor.store.lock import FolderLock
 from exportdoctor.sweep.run_sweep import SweepRequest, read_kept_rows
 from exportdoctor.sweep.target_task import ANSWER, SweepAnswer, SweepTask, ask_target
 
@@ -187,6 +188,19 @@ def test_ctrl_c_keeps_what_is_known_and_ends_all_processes(tmp_path: Path) -> No
     rows = {row.name.rpartition("-")[2]: [(cell.verdict, cell.why) for cell in row.cells] for row in atlas.rows}
     assert rows["passes"] == [("passes", "")] * 2
     assert rows.get("hangs", [("no_verdict", "interrupted")] * 2) == [("no_verdict", "interrupted")] * 2
+
+
+def test_a_folder_in_which_another_sweep_writes_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Story: two sweeps at once with one --out lost verdicts, and a model that exports stayed without one for good."""
+    folder = tmp_path / "sweep"
+    folder.mkdir()
+    lock = FolderLock(folder)
+    try:
+        assert run(_words(folder, "passes")) == ExitCode.USAGE
+    finally:
+        lock.release()
+    assert f"another process is using {folder} (process {os.getpid()})" in capsys.readouterr().err
+    assert not (folder / "atlas.json").exists()
 
 
 def test_a_target_whose_node_is_lost_twice_is_told_and_not_asked_again(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from exportdoctor.core.errors import StoreError
 from exportdoctor.store.atomic_write import refusal
 
-NAME = ".lock"
+LOCK = ".lock"
 _TIMEOUT = 0.1  # seconds; `is_held` takes the lock for an instant, which must not look like another run
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP})  # a file system without locks
 
@@ -20,7 +20,7 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         from filelock import FileLock, Timeout  # imports asyncio: 40 ms that listing runs does not need
 
-        self.path = folder / NAME
+        self.path = folder / LOCK
         self._lock = FileLock(self.path, thread_local=False)
         try:
             self._lock.acquire(timeout=_TIMEOUT, poll_interval=0.02)
@@ -55,11 +55,11 @@ class FolderLock:
 
 def is_held(folder: Path) -> bool:
     """Whether a process is writing in `folder` now."""
-    if not (folder / NAME).exists():
+    if not (folder / LOCK).exists():
         return False
     from filelock import FileLock, Timeout
 
-    lock = FileLock(folder / NAME, thread_local=False)
+    lock = FileLock(folder / LOCK, thread_local=False)
     try:
         lock.acquire(timeout=0)
     except Timeout:

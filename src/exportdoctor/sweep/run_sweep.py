@@ -18,6 +18,7 @@ from exportdoctor.report.atlas.atlas_difference import compare_atlases
 from exportdoctor.report.atlas.atlas_markdown import render_markdown
 from exportdoctor.report.atlas.atlas_page import render_page
 from exportdoctor.store.atomic_write import make_folder, replace_file
+from exportdoctor.store.lock import FolderLock
 from exportdoctor.sweep.atlas_rows import STAGES, count_shares, find_causes, make_row
 from exportdoctor.sweep.cluster import ask_all, child_environment, open_cluster
 from exportdoctor.sweep.sweep_targets import SweepTarget
@@ -128,8 +129,20 @@ def ask_what_is_left(
 ) -> dict[str, SweepAnswer]:
     """All answers, by name: those kept first, then each as it comes. `tell` gets the answer and how many are to come.
 
-    A KeyboardInterrupt ends the running scans, which keep what they know, and is raised again.
+    A KeyboardInterrupt ends the running scans, which keep what they know, and is raised again. Raises StoreError where
+    another sweep writes in the folder.
     """
+    make_folder(request.folder)
+    lock = FolderLock(request.folder)
+    try:
+        return _ask_what_is_left(request, tasks, tell)
+    finally:
+        lock.release()
+
+
+def _ask_what_is_left(
+    request: SweepRequest, tasks: Sequence[SweepTask], tell: Callable[[SweepAnswer, int], None]
+) -> dict[str, SweepAnswer]:
     answers = {task.name: kept for task in tasks if (kept := _find_kept(task)) is not None}
     left = [task for task in tasks if task.name not in answers]
     for task in [task for task in left if task.why]:

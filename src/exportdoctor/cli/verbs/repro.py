@@ -19,7 +19,7 @@ from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import write_out
 from exportdoctor.core.errors import ExitCode, StoreError
 from exportdoctor.report import wording
-from exportdoctor.store.atomic_write import replace_file
+from exportdoctor.store.atomic_write import make_folder, replace_file
 from exportdoctor.store.runs import find_run, read_run, require_target
 
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ def repro(
     require_target(run.state.started)
     if run.state.started is not None:
         follow_run(run.state.started.python, context.obj)
+    for folder in filter(None, (bundle, output.parent if output is not None else None)):
+        make_folder(folder)
     begun = time.monotonic()
 
     def show(text: str) -> None:
@@ -104,7 +106,11 @@ def repro(
         write_bundle(made, run, bundle)
         show(f"bundle in {bundle}")
     if output is not None:
-        replace_file(output, made.text.encode())
+        try:
+            replace_file(output, made.text.encode())
+        except StoreError:
+            write_out(made.text)
+            raise
     elif bundle is None:
         write_out(made.text)
     return _verdict(made)

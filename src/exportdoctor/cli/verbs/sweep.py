@@ -16,9 +16,10 @@ from exportdoctor.cli.options import CONTEXT, QUIET, FiniteRange, OutFolderType
 from exportdoctor.cli.packages import PACKAGES_OF, require_packages
 from exportdoctor.cli.scan_flags import pop_scan_options, scan_option
 from exportdoctor.cli.terminal import write_out
-from exportdoctor.core.errors import ExitCode, UsageError
+from exportdoctor.core.errors import ExitCode, StoreError, UsageError
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.protocol.model_types import MODEL_KINDS
+from exportdoctor.store.lock import LOCK
 
 if TYPE_CHECKING:
     from exportdoctor.core.run.atlas import Also, Atlas, SampleFact
@@ -281,7 +282,7 @@ def _ask(request: SweepRequest, tasks: Sequence[SweepTask], *, quiet: bool) -> B
     try:
         ask_what_is_left(request, tasks, tell)
     except (KeyboardInterrupt, Exception) as error:
-        if isinstance(error, UsageError) and not done:
+        if isinstance(error, UsageError | StoreError) and not done:
             raise
         return error
     return None
@@ -298,5 +299,6 @@ def _check_folder(folder: Path) -> None:
     """A folder that is not a sweep's is refused: its files would be taken for ours."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file, not a folder", hint="Choose another folder with --out")
-    if folder.is_dir() and any(folder.iterdir()) and not any((folder / n).exists() for n in ("runs", "targets")):
+    others = [one for one in folder.iterdir() if one.name != LOCK] if folder.is_dir() else []
+    if others and not any((folder / n).exists() for n in ("runs", "targets")):
         raise UsageError(f"{folder} holds other files", hint="Choose another folder with --out")

@@ -86,7 +86,8 @@ def cuts(paths: Sequence[str], count: int) -> list[int]:
     blocks = _blocks(paths, count)
     if len(blocks) < count:
         what = f"{len(blocks)} numbered blocks" if blocks else "no numbered blocks"
-        raise UsageError(f"The graph has {what} and cannot be split into {count} files", hint="Give a smaller --split")
+        hint = f"Give --split {len(blocks)} or less" if len(blocks) > 1 else "Leave out --split"
+        raise UsageError(f"The graph has {what} and cannot be split into {count} files", hint=hint)
     places = [0]
     for piece in range(1, count):
         left = blocks[piece : len(blocks) - (count - 1 - piece)]  # each piece has a block, and so have those behind it
