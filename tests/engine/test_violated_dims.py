@@ -9,7 +9,7 @@ import pytest
 
 from exportdoctor.core.failure.finding import ExceptionRecord, Finding
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.failure.messages import violation_entries, with_one_violation
+from exportdoctor.core.failure.messages import suggested_fixes, violation_entries, with_one_violation
 from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 from exportdoctor.report.wording import findings as wording
 from exportdoctor.report.wording.shim_tries import rest_note, violated_dims
@@ -92,13 +92,15 @@ def test_of_several_dimensions_the_line_is_that_of_one() -> None:
 def test_a_message_of_several_dimensions_is_split_by_their_lines() -> None:
     head = 'Constraints violated (batch, steps)! For more information, run with TORCH_LOGS="+dynamic".'
     first, second = "- You marked batch as dynamic but it is constant (3).", "- Not all values of steps are so."
-    message = f"{head}\n  {first}\n  {second}\nSuggested fixes:\n  batch = 3"
+    fixes = "\n  batch = 3\n  _steps = Dim('_steps', min=1)\n  steps = 2*_steps"
+    message = f"{head}\n  {first}\n  {second}\nSuggested fixes:{fixes}"
     assert violation_entries(message) == {"batch": first, "steps": second}
     assert violated_dims(violated("steps")) == ("steps",)
     told = with_one_violation(message, second)
     assert told.startswith("Constraints violated (steps)!")
     assert second in told
     assert "batch" not in told
+    assert suggested_fixes(told) == ["_steps = Dim('_steps', min=1)", "steps = 2*_steps"]
     assert with_one_violation("something else", second) == "something else"
 
 

@@ -207,7 +207,8 @@ def with_one_violation(message: str, entry: str) -> str:
         return message
     head = VIOLATED.sub(lambda _: f"Constraints violated ({name})!", message.partition("\n")[0])
     lines = message.partition(_FIXES)[2].strip().split("\n\n")[0].splitlines()
-    proposed = dict(one for line in lines if len(one := tuple(line.strip().split(" = ", 1))) == 2)
+    parts = [line.strip().partition(" = ") for line in lines]
+    proposed = {one: value for one, equals, value in parts if equals}
     root = re.fullmatch(r"(?:\d+\*)?(\w+)(?: [+-] \d+)?", proposed.get(name, ""))  # of a multiple of another
     named = [one for one in (root[1] if root else "", name) if one in proposed]
     fixes = "".join(f"\n  {one} = {proposed[one]}" for one in named)

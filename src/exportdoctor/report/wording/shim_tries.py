@@ -158,12 +158,19 @@ _GOALS = {"decompose": "decomposed to core ATen", "translate": "translated to ON
 def _how_it_differs(outcome: Outcome) -> str:
     """What an exported program does otherwise than eager."""
     if not outcome.agrees_but_for_layout(may_refuse=True):
-        return "does not do the same as eager"
+        wrong = next((row for row in outcome.numbers if not (row.holds or row.refused or row.says_nothing)), None)
+        return f"does not do the same as eager{f' {_wrong_row(wrong)}' if wrong is not None else ''}"
     again = any(row.refused and row.kind == "called_again" for row in outcome.numbers)
     refuses = "refuses the same inputs when it is called again" if again else "refuses other sizes or values"
     others = [refuses] if not outcome.agrees_but_for_layout(may_refuse=False) else []
     layout = ["is wrong on inputs in another memory layout"] if outcome.wrong_layout is not None else []
     return " and ".join((*others, *layout))
+
+
+def _wrong_row(row: Agreement) -> str:
+    """On which inputs a program is wrong, and how."""
+    what = row.trouble or f"an output differs from eager's by {row.max_abs:.1e}, {row.tolerance:.0e} is allowed"
+    return f"(on inputs {row.inputs}: {'; '.join(filter(None, (what, row.note)))})"
 
 
 def outcome_line(outcome: Outcome) -> str:

@@ -42,6 +42,7 @@ from exportdoctor.reduce.source.passes.tidy import drop_idle_statements, name_in
 from exportdoctor.report import wording
 from exportdoctor.repro.candidates.budget import LONG, BudgetClock
 from exportdoctor.repro.candidates.candidate_judge import CandidateJudge
+from exportdoctor.repro.candidates.closest_variant import draw_near
 from exportdoctor.repro.script import code_lines
 
 Tell = Callable[[str], None]
@@ -162,7 +163,10 @@ class Reducer:
         """The same without idle statements; its closest passing variant has the same class name."""
         judge = self.judge.with_eager(found.eager)
         closest = tidy_script(judge, found.closest, like=Verdict.NO) if found.closest else None
-        return replace(found, source=tidy_script(judge, found.source), closest=closest)
+        source = tidy_script(judge, found.source)
+        if closest is not None:
+            closest = draw_near(source, closest, lambda variant: judge(variant) is Verdict.NO)
+        return replace(found, source=source, closest=closest)
 
     def widen(self, found: ReductionResult) -> ReductionResult:
         """The same with sizes of which torch takes each as dynamic, if it fails so too."""
