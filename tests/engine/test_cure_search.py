@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -58,14 +59,22 @@ def _with(probe: Probe, shims: tuple[str, ...]) -> Probe:
 
 
 @pytest.mark.slow
-@given(situations_at_odds())
+@given(situations_at_odds(), st.booleans())
 def test_where_two_shims_are_at_odds_another_way_to_the_same_failure_is_taken(
-    situation: tuple[int, tuple[Shim, ...], dict[str, int], frozenset[frozenset[str]]],
+    situation: tuple[int, tuple[Shim, ...], dict[str, int], frozenset[frozenset[str]]], refuses: bool
 ) -> None:
+    """Two shims give a wrong program together, or one of them does not apply to what the other one changes."""
     failures, shims, cures, odds = situation
-    answer = failing_part(
-        failures, cures, numbers=lambda given: WRONG if any(pair <= given for pair in odds) else RIGHT
-    )
+
+    def are_at_odds(given: Iterable[str]) -> bool:
+        return any(pair <= frozenset(given) for pair in odds)
+
+    plain = failing_part(failures, cures, numbers=lambda given: WRONG if are_at_odds(given) else RIGHT)
+    not_applicable = Outcome(probe="", status=OutcomeStatus.NOT_APPLICABLE, note="what it changes is not there")
+
+    def answer(probe: Probe) -> Outcome:
+        return not_applicable if refuses and are_at_odds(probe.shims) else plain(probe)
+
     found = run_search(answer, shims).prescription
     rank = {one.id: SOUNDNESS.index(one.soundness) for one in shims}
     choices = itertools.product(*([n for n, at in cures.items() if at == nth] for nth in range(1, failures + 1)))

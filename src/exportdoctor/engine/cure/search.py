@@ -288,7 +288,7 @@ class CureSearch:
             if trial.result in ("cured", "error"):
                 at_odds.update(candidate.shims)  # they may do better beside others
             if trial.result == "not_applicable" and not trial.outcome.note.startswith(f"{candidate.newest}: "):
-                at_odds.add(candidate.newest)  # another one of the set is what does not apply
+                at_odds.update(candidate.shims)  # another one than the newest is what does not apply
             wrong = failure_of_numbers(trial.outcome) if trial.result == "error" else None
             if wrong is not None and self._catalogue.find_fitting(wrong):
                 frontier.widen(candidate, wrong)
