@@ -77,6 +77,9 @@ def _cond(place: LinePlace) -> Iterator[list[Splice]]:
         names = ", ".join(sorted(read & local))
         operands = f"({names},)" if names and "," not in names else f"({names})"
         head = f"lambda {names}:" if names else "lambda:"
+        one, other = (
+            f"{arm}.clone()" if arm in local else arm for arm in (one, other)
+        )  # an arm must not give its operand
         return f"torch.cond({test}, {head} {one}, {head} {other}, {operands})"
 
     yield from _choose(place, call_of)
@@ -86,16 +89,17 @@ def _choose(place: LinePlace, chosen: Callable[[str, str, str], str]) -> Iterato
     source, statement = place.source, place.statement
     for node in ast.walk(statement):
         if isinstance(node, ast.IfExp):
-            test, one, other = _condition(source, node.test), source.code(node.body), source.code(node.orelse)
-            yield [Splice(*source.span(node), chosen(test, one, other))]
+            one, other = source.code(node.body), source.code(node.orelse)
+            for test in _conditions(source, node.test):
+                yield [Splice(*source.span(node), chosen(test, one, other))]
     if not isinstance(statement, ast.If):
         return
     arms, used = _arms(place)
     if arms is None:
         return
     head, one, other = arms
-    text = f"{head}{chosen(_condition(source, statement.test), one, other)}"
-    yield [source.over(place, [statement, *used], [text])]
+    for test in _conditions(source, statement.test):
+        yield [source.over(place, [statement, *used], [f"{head}{chosen(test, one, other)}"])]
 
 
 def _arms(place: LinePlace) -> tuple[tuple[str, str, str] | None, list[ast.stmt]]:
@@ -122,16 +126,25 @@ def _arms(place: LinePlace) -> tuple[tuple[str, str, str] | None, list[ast.stmt]
     return None, []
 
 
-def _condition(source: SourceText, test: ast.expr) -> str:
-    """A condition that stays a tensor: no `.item()`, no `bool()`, and `&`, `|`, `~`."""
+def _conditions(source: SourceText, test: ast.expr) -> list[str]:
+    """A condition that stays a tensor; then one in which plain values that are joined with it are made flags."""
+    return list(dict.fromkeys(_condition(source, test, flags=flags) for flags in (False, True)))
+
+
+def _condition(source: SourceText, test: ast.expr, *, flags: bool, joined: bool = False) -> str:
+    """A condition that stays a tensor: no `.item()`, no `bool()`, and `&`, `|`, `~`. With `flags` the names and
+    attributes that are `joined` are taken for plain values: `bool(self.k) & (y > 0)`."""
     match test:
         case ast.BoolOp(op=operator, values=values):
             mark = " & " if isinstance(operator, ast.And) else " | "
-            return mark.join(f"({_condition(source, value)})" for value in values)
+            return mark.join(f"({_condition(source, value, flags=flags, joined=True)})" for value in values)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return f"~({_condition(source, operand)})"
+            plain = flags and isinstance(operand, ast.Name | ast.Attribute)
+            return f"not {source.code(operand)}" if plain else f"~({_condition(source, operand, flags=flags)})"
+        case ast.Name() | ast.Attribute() if flags and joined:
+            return f"bool({source.code(test)})"
         case ast.Call(func=ast.Name(id="bool"), args=[value], keywords=[]):
-            return _condition(source, value)
+            return _condition(source, value, flags=flags)
     dropped = [(*source.span(node), source.code(node.func.value)) for node in ast.walk(test)
                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
                and node.func.attr == "item" and not node.args]  # fmt: skip
