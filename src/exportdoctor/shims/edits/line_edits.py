@@ -127,8 +127,8 @@ def _arms(place: LinePlace) -> tuple[tuple[str, str, str] | None, list[ast.stmt]
 
 
 def _conditions(source: SourceText, test: ast.expr) -> list[str]:
-    """A condition that stays a tensor; then one in which plain values that are joined with it are made flags."""
-    return list(dict.fromkeys(_condition(source, test, flags=flags) for flags in (False, True)))
+    """A condition that stays a tensor, in which plain values that are joined with it are made flags; then without that."""
+    return list(dict.fromkeys(_condition(source, test, flags=flags) for flags in (True, False)))
 
 
 def _condition(source: SourceText, test: ast.expr, *, flags: bool, joined: bool = False) -> str:
