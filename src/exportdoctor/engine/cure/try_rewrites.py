@@ -81,7 +81,8 @@ def proposals(finding: Finding) -> tuple[TriedRewrite, ...]:
 def try_rewrites(
     finding: Finding, target: TargetRef, options: ScanOptions, launcher: Launcher | None = None
 ) -> Iterator[TriedRewrite]:
-    """What comes of each rewrite of the finding's line. Raises TargetError and UsageError."""
+    """What comes of each rewrite of the finding's line; of several of one title none after one that works. Raises
+    TargetError and UsageError."""
     edits = edits_of(finding)
     if not edits:
         return
@@ -95,8 +96,12 @@ def try_rewrites(
         options = msgspec.structs.replace(options, shim_files=(*options.shim_files, str(shim_file)))
         sets = [(f"rewrite-{number}",) for number in range(1, len(edits) + 1)]
         trials = try_sets(target, options, sets, finding=finding, launcher=launcher)
+        exported: set[str] = set()
         for proposal, (tried, alone) in zip(proposals(finding), trials, strict=True):
-            yield _judge(proposal, tried, alone, finding)
+            judged = _judge(proposal, tried, alone, finding)
+            if judged.title not in exported:  # a rewrite of one title is written in the first way that works
+                yield judged
+            exported |= {judged.title} if judged.result == "exports" else set()
 
 
 def _judge(rewrite: TriedRewrite, tried: PartTrial, alone: PartTrial | None, finding: Finding) -> TriedRewrite:

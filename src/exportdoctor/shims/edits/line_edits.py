@@ -127,7 +127,7 @@ def _arms(place: LinePlace) -> tuple[tuple[str, str, str] | None, list[ast.stmt]
 
 
 def _conditions(source: SourceText, test: ast.expr) -> list[str]:
-    """A condition that stays a tensor, in which plain values that are joined with it are made flags; then without that."""
+    """A condition that stays a tensor: plain values that are joined with it are made flags, or left as they are."""
     return list(dict.fromkeys(_condition(source, test, flags=flags) for flags in (True, False)))
 
 
