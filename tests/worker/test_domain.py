@@ -286,6 +286,8 @@ def test_of_a_program_with_inputs_that_are_made_of_others_the_sizes_that_it_take
     axis = next(one for one in search.finish().axes if one.name == "rows")
     assert axis.partly
     assert sizes_in_words(axis).startswith("multiples of 2 from 4 by itself; right where tried: 4, 6")
+    refusing = msgspec.structs.replace(axis, refused=(8,))
+    assert sizes_in_words(refusing) == f"{sizes_in_words(axis)}; refused where tried: 8"
 
 
 @pytest.mark.night

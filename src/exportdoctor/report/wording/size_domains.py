@@ -83,7 +83,9 @@ def sizes_in_words(axis: SizeAxis) -> str:
     notes = [_declaration(axis), f"an operation refuses {' and '.join(beyond)}" if beyond else ""]
     said = "; ".join(filter(None, notes))
     apart_from = f" ({said})" if said else ""
-    apart_from += f"; an operation refuses {', '.join(map(str, axis.refused))}" if axis.refused else ""
+    refused = ", ".join(map(str, axis.refused))
+    if refused:
+        apart_from += f"; refused where tried: {refused}" if axis.partly else f"; an operation refuses {refused}"
     apart_from += f"; wrong at {', '.join(map(str, axis.wrong))}" if axis.wrong else ""
     apart_from += "".join(f"; {text}" for text in _seen_by_values(axis))
     if axis.partly and not axis.fixed:

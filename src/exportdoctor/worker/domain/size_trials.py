@@ -321,7 +321,13 @@ class DomainSearch:
             wrong=tuple(
                 size for size, one, by in tried if one.answers[0].outcome == "wrong" and not one.eager and not by
             ),
-            refused=tuple(size for size, by in refused if not by and self._is_unsaid(fact, size)),
+            refused=tuple(
+                size
+                for size, one, by in tried
+                if one.answers[0].outcome == "refuses"
+                and not by
+                and (not one.eager if fact.partly and not fact.fixed else self._is_unsaid(fact, size))
+            ),
             right=self._sizes_in(fact, is_right, self.right),
             by_values=tuple(
                 size for size, by in refused if by and self._is_unsaid(fact, size) and size not in compared
