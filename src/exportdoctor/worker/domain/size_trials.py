@@ -326,7 +326,7 @@ class DomainSearch:
                 for size, one, by in tried
                 if one.answers[0].outcome == "refuses"
                 and not by
-                and (not one.eager if fact.partly and not fact.fixed else self._is_unsaid(fact, size))
+                and (self._is_unsaid(fact, size) or (fact.partly and not one.eager and takes(fact, size)))
             ),
             right=self._sizes_in(fact, is_right, self.right),
             by_values=tuple(
