@@ -122,7 +122,6 @@ SHARED_CONSTANTS = {
     "PROVIDER": "of each provider of shims its own",
     "GROUP": "the group of entry points: of the terminal interface in cli, of users' shims in shims",
     "SCHEMA": "of each file that is written its own: events, report, proof",
-    "NAME": "of each file in a run's folder its own: the journal, the lock",
     "ALL": "what rewritten code calls: in branches, and in the steps of a while loop",
     "ANY": "what rewritten code calls: in branches, and in the steps of a while loop",
     "NOT": "what rewritten code calls: in branches, and in the steps of a while loop",

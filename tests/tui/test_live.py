@@ -23,9 +23,16 @@ from exportdoctor_tui.screens.run import RunScreen
 from tui_recorded import HERE, NOW, REPOSITORY, app_on, recorded, runs_of, settled, shows
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-PATH = os.pathsep.join((str(REPOSITORY / "src"), str(REPOSITORY / "tui")))
+PATH = os.pathsep.join(str(REPOSITORY / folder) for folder in ("src", "tui", "tests/support"))
+_WITH_OUR_SOURCES = """
+import sys
+from pathlib import Path
+from tui_recorded import app_on
+app_on(Path(sys.argv[1])).run()
+"""
 QWEN = HERE / "qwen" / NAME
 _HOLD = """
 import sys, time
@@ -188,32 +195,59 @@ async def test_a_run_that_cannot_be_read_is_listed_with_why(tmp_path: Path) -> N
         await shows(pilot, "fixtures/segfault.py:build", "unreadable")
 
 
-@pytest.mark.slow
-def test_a_real_terminal_of_80x24_with_256_colours_is_enough(tmp_path: Path) -> None:
+@contextlib.contextmanager
+def in_terminal(folder: Path, *command: str, **environment: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """The interface on a recorded run, in a terminal of 80x24 with 256 colours: its process, and the terminal."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    known = {name: value for name, value in os.environ.items() if name not in ("COLORTERM", "NO_COLOR")}
+    known = {name: value for name, value in os.environ.items() if name not in ("COLORTERM", "NO_COLOR", "VISUAL")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "exportdoctor", "tui", str(recorded("crash", tmp_path))],
+        [sys.executable, *(command or ("-m", "exportdoctor", "tui")), str(recorded("crash", folder))],
         stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-        env={**known, "PYTHONPATH": PATH, "TERM": "xterm-256color", "EXPORTDOCTOR_HOME": str(tmp_path)},
+        env={**known, "PYTHONPATH": PATH, "TERM": "xterm-256color", "EXPORTDOCTOR_HOME": str(folder), **environment},
     )  # fmt: skip
     os.close(slave)
     try:
-        drawn = b""
-        while b"kernel" not in drawn and select.select([master], [], [], 60)[0]:
-            drawn += os.read(master, 65536)
-        assert b"kernel" in drawn
-        assert b";5;" in drawn
-        assert b"38;2;" not in drawn
-        os.write(master, b"q")
-        while process.poll() is None and select.select([master], [], [], 60)[0]:
-            with contextlib.suppress(OSError):  # a terminal without an open other end cannot be read
-                os.read(master, 65536)
-        assert process.wait(60) == 0
+        yield process, master
     finally:
         process.kill()
         os.close(master)
+
+
+def drawn_until(terminal: int, text: bytes) -> bytes:
+    """What is drawn up to this text, within a minute of silence."""
+    drawn = b""
+    while text not in drawn and select.select([terminal], [], [], 60)[0]:
+        drawn += os.read(terminal, 65536)
+    assert text in drawn
+    return drawn
+
+
+def quits(process: subprocess.Popen[bytes], terminal: int) -> bool:
+    os.write(terminal, b"q")
+    while process.poll() is None and select.select([terminal], [], [], 60)[0]:
+        with contextlib.suppress(OSError):  # a terminal without an open other end cannot be read
+            os.read(terminal, 65536)
+    return process.wait(60) == 0
+
+
+@pytest.mark.slow
+def test_a_real_terminal_of_80x24_with_256_colours_is_enough(tmp_path: Path) -> None:
+    with in_terminal(tmp_path) as (process, terminal):
+        drawn = drawn_until(terminal, b"kernel")
+        assert b";5;" in drawn
+        assert b"38;2;" not in drawn
+        assert quits(process, terminal)
+
+
+@pytest.mark.slow
+def test_an_editor_that_is_not_there_is_told_and_the_interface_stays(tmp_path: Path) -> None:
+    """Story: the terminal stayed blank, and no key was heard but Ctrl-C."""
+    with in_terminal(tmp_path, "-c", _WITH_OUR_SOURCES, EDITOR="no-such-editor") as (process, terminal):
+        drawn_until(terminal, b"kernel")
+        os.write(terminal, b"e")
+        drawn_until(terminal, b"no-such-editor")
+        assert quits(process, terminal)
 
 
 def test_without_textual_the_command_says_in_one_line_what_to_install(tmp_path: Path) -> None:

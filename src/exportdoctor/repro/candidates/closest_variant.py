@@ -16,7 +16,7 @@ def draw_near(failing: str, passing: str, passes: Callable[[str], bool]) -> str 
     changes = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
     kept = {place for place, change in enumerate(changes) if change[0] != "equal"}
 
-    def made(places: set[int]) -> str:
+    def apply(places: set[int]) -> str:
         lines: list[str] = []
         for place, (_, start, end, other_start, other_end) in enumerate(changes):
             lines += after[other_start:other_end] if place in places else before[start:end]
@@ -24,9 +24,9 @@ def draw_near(failing: str, passing: str, passes: Callable[[str], bool]) -> str 
 
     for place in sorted(kept, reverse=True):
         fewer = kept - {place}
-        if fewer and passes(made(fewer)):
+        if fewer and passes(apply(fewer)):
             kept = fewer
-    found = made(kept)
+    found = apply(kept)
     return found if _reads_inputs(found) or not _reads_inputs(failing) else None
 
 

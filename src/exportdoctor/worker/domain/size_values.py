@@ -60,7 +60,7 @@ def _with_marks_kept(inputs: SizedInputs, sizes: Mapping[Place, int]) -> Inputs 
         if dimension is not None and leaf not in describing and _has_whole_numbers(inputs.leaves[leaf], flags=True):
             wanted.setdefault((inputs.size_at(place), size), []).append(place)
     for (_, size), places in wanted.items():
-        marked = [_marked(inputs.leaves[leaf], dimension) for leaf, dimension in places if dimension is not None]
+        marked = [_find_marks(inputs.leaves[leaf], dimension) for leaf, dimension in places if dimension is not None]
         kept = _positions(functools.reduce(torch.logical_or, marked), size)
         if kept is None:
             continue
@@ -74,9 +74,10 @@ def _with_marks_kept(inputs: SizedInputs, sizes: Mapping[Place, int]) -> Inputs 
     return made if changed else None
 
 
-def _marked(leaf: torch.Tensor, dimension: int) -> torch.Tensor:
+def _find_marks(leaf: torch.Tensor, dimension: int) -> torch.Tensor:
     """Where along the dimension zeros and ones have the rarer of the two; nowhere for other numbers."""
-    values = leaf.detach().cpu().to(torch.int64).movedim(dimension, 0).flatten(1)
+    values = leaf.detach().cpu().to(torch.int64).movedim(dimension, 0)
+    values = values.reshape(len(values), -1)
     if not ((values == 0) | (values == 1)).all():
         return torch.zeros(len(values), dtype=torch.bool)
     ones = int(values.sum())
