@@ -92,7 +92,9 @@ def test_a_refused_set_is_a_condition_and_fixes_only_what_no_other_set_shows_as_
     assert search.prescription is not None
     assert search.prescription.soundness == shown
     assert search.prescription.proof is not None
-    assert search.prescription.proof.refused_by == tuple(row.trouble for row in rows if row.refused)
+    proof = search.prescription.proof
+    raised = {row.trouble: row.inputs for row in rows if row.refused}
+    assert dict(zip(proof.refused_by, proof.refused_at, strict=True)) == raised
 
 
 def test_of_two_that_are_equally_sound_the_one_that_refuses_fewer_inputs_comes_first() -> None:

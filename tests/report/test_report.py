@@ -516,21 +516,25 @@ def test_a_proof_that_could_not_see_some_submodules_names_them() -> None:
     assert "3 more submodules or inputs would show was not tested" in told
 
 
-@pytest.mark.parametrize("many", [1, 3])
+@pytest.mark.parametrize("many", [1, 2, 3])
 def test_what_a_cured_program_raises_for_refused_inputs_is_told(many: int) -> None:
     report = cured()
     (part,) = report.parts
     assert part.prescription is not None
     assert part.prescription.proof is not None
-    why = ("AssertionError: Guard failed: x.size()[0] >= 4", "ValueError: one frame")
-    proof = msgspec.structs.replace(part.prescription.proof, refused=("2 x 3",) * many, refused_by=why)
+    why = ("AssertionError: Guard failed: x.size()[0] >= 4", "ValueError: one frame")[:many]
+    at = ("2 x 3", "1 x 9")[:many]
+    proof = msgspec.structs.replace(
+        part.prescription.proof, refused=("2 x 1", *at)[-many:], refused_by=why, refused_at=at
+    )
     part = msgspec.structs.replace(part, prescription=msgspec.structs.replace(part.prescription, proof=proof))
     told = next(line for line in wording.prescription(part, report) if "refuses" in line)
     sets = {
-        1: "an input set that eager takes: inputs 2 x 3",
-        3: "3 input sets that eager takes: inputs 2 x 3 among them",
+        1: f"an input set that eager takes: inputs 2 x 3 ({why[0]})",
+        2: f"2 input sets that eager takes: inputs 2 x 3 ({why[0]}); inputs 1 x 9 ({why[-1]})",
+        3: f"3 input sets that eager takes: inputs 2 x 3 ({why[0]}); inputs 1 x 9 ({why[-1]}) among them",
     }
-    assert told == f"The program refuses {sets[many]} ({why[0]}; {why[1]})."
+    assert told == f"The program refuses {sets[many]}."
 
 
 def test_a_part_that_needs_a_registration_does_not_export_as_it_is_unsaid() -> None:

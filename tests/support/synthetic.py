@@ -276,6 +276,7 @@ def cured_part() -> ev.PartFinished:
                 on="a small model with random weights",
                 kinds={"example": 1, "called_again": 1, "others_between": 1, "sizes": 6, "values": 10, "segments": 8},
                 refused=("12 x 16, 4, cu_seqlens = [0, 0, 12, 12]", "12 x 16, 4, cu_seqlens = [0, 1, 2, 12]"),
+                refuses_values=True,
                 notes=("the program returns what eager changes in its input past_key_values",),
             ),
             steps=(

@@ -1,8 +1,10 @@
-"""What an exported program asks of the sizes of its inputs: symbols in their shapes, ranges, and compiled guards."""
+"""What an exported program asks of the sizes of its inputs: symbols in their shapes, ranges, compiled guards, and
+assertions in its graph."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from exportdoctor.core.patch_attribute import patch_attribute
@@ -10,6 +12,9 @@ from exportdoctor.torch_internals.hook import Hook
 
 Shape = tuple[Any, ...]
 """Of each dimension a whole number, or the sympy expression of a symbolic size."""
+
+ASSERTION = re.compile(r"Runtime assertion failed for expression (.+?)(?: on node .*)?$")
+"""What torch raises where an assertion does not hold; the group is what it asks."""
 
 
 def input_shapes(program: Any) -> list[Shape | Any]:
@@ -80,6 +85,70 @@ def _ask_guards(guards: Callable[..., Any], leaves: Sequence[Any]) -> list[tuple
         except Exception as error:  # it divides by zero, say: those that come after it were not asked
             found.append((type(error).__name__, False))
     return found
+
+
+def assertions_of(program: Any) -> list[Any]:
+    """The nodes that assert something about numbers, of sizes or of values."""
+    return [node for node in program.graph.nodes if assertion_message(node)]
+
+
+def assertion_message(node: Any) -> str:
+    """What a node raises where what it asserts does not hold; empty for one that asserts nothing."""
+    if node.op == "call_function" and "_assert_scalar" in str(node.target) and len(node.args) > 1:
+        return str(node.args[1])
+    return ""
+
+
+def asserted_text(node: Any) -> str:
+    """What an assertion asks, in torch's words; empty for any other node."""
+    message = assertion_message(node)
+    text = ASSERTION.search(message)
+    return text[1] if text else message
+
+
+def size_assertions(program: Any) -> list[Any]:
+    """The assertions that follow from the sizes of the user's inputs alone, after the inputs and the nodes that compute
+    what they ask, in the order of the graph; empty where there are none."""
+    user = user_input_names(program)
+    found: dict[Any, None] = {}
+    for node in program.graph.nodes:
+        is_input = node.op == "placeholder" and node.name in user
+        computes = node.op == "call_function" and (assertion_message(node) or _is_about_sizes(node))
+        if is_input or (computes and node.all_input_nodes and all(one in found for one in node.all_input_nodes)):
+            found[node] = None
+    needed = {node for node in found if assertion_message(node)}
+    for node in reversed(found):
+        needed.update(node.all_input_nodes if node in needed else ())
+    return [node for node in found if node in needed or node.op == "placeholder"] if needed else []
+
+
+def violated_assertions(nodes: Sequence[Any], leaves: Sequence[Any]) -> Iterator[Any]:
+    """Those among the nodes of `size_assertions` that do not hold for flat inputs. Nothing of the program runs but what
+    computes with sizes."""
+    from torch.fx.node import map_arg
+
+    known: dict[Any, Any] = {}
+    given = iter(leaves)
+    for node in nodes:
+        if node.op == "placeholder":
+            known[node] = next(given, None)
+        elif assertion_message(node):
+            if node.args[0] in known and not known[node.args[0]]:
+                yield node
+        elif all(one in known for one in node.all_input_nodes):
+            try:
+                args, kwargs = map_arg((node.args, node.kwargs), known.__getitem__)
+                known[node] = node.target(*args, **kwargs)
+            except Exception:  # a division by zero, say
+                continue
+
+
+def _is_about_sizes(node: Any) -> bool:
+    target = node.target
+    name = str(target)
+    return "sym_size" in name or getattr(target, "__module__", "") in ("_operator", "builtins", "math") or (
+        getattr(target, "__module__", "") == "torch" and getattr(target, "__name__", "").startswith("sym_")
+    )  # fmt: skip
 
 
 def _has_guards() -> bool:

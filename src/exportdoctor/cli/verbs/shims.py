@@ -175,8 +175,8 @@ def _result(tried: Any) -> str:
         canvas.paragraph(wording.plain(wording.agreement_line(row)), indent=4)
     refused = [row for row in tried.numbers if row.made_up and row.refused]
     if refused:
-        why = wording.reasons_of_refusals(refused)
-        canvas.paragraph(wording.plain(wording.refused_sets([row.inputs for row in refused], why)), indent=4)
+        reasons = wording.reasons_of_refusals(refused)
+        canvas.paragraph(wording.plain(wording.refused_sets([row.inputs for row in refused], reasons)), indent=4)
     return canvas.text()
 
 

@@ -59,8 +59,9 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
     `tolerance` is what was allowed of the largest difference, in the set that shows it.
     `kinds` counts the sets by what they differ in from the example. `refused` are drawn sets that eager takes and the
-    program refuses, `refused_by` what it raises then; `refuses_values`: not for their sizes, so that an ONNX file,
-    which has no guards, would answer them. `notes` is what was not compared or is done otherwise than in eager.
+    program refuses, `refused_by` what it raises then, each at the set of `refused_at`; `refuses_values`: not for their
+    sizes, so that an ONNX file, which has no guards, would answer them. `notes` is what was not compared or is done
+    otherwise than in eager.
     `ground` says what these outputs could not have shown; None where that was not asked.
     """
 
@@ -73,6 +74,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     kinds: dict[str, int] = {}
     refused: tuple[str, ...] = ()
     refused_by: tuple[str, ...] = ()
+    refused_at: tuple[str, ...] = ()
     refuses_values: bool = False
     notes: tuple[str, ...] = ()
     ground: Ground | None = None

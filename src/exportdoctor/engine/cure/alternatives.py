@@ -74,7 +74,7 @@ class AlternativeSearch:
     def steps(self) -> ProbeSteps[tuple[CuringSet, ...]]:
         """`best` and what was found beside it: those of which a file can be written first, then the soundest, then
         those that are right in any memory layout, then those that fix the fewest sizes, then those that refuse the
-        fewest drawn inputs, then the smallest, then the first that was found.
+        fewest drawn inputs, then the smallest, then the first that was found. One that is proved comes before all.
 
         Those that could come before the best are asked first, then the first sets side by side.
         """
@@ -88,7 +88,9 @@ class AlternativeSearch:
             if (yield from self._take_turn(name, others)):
                 left -= 1
                 self._turns.append((name, others))
-        return tuple(sorted(self._found, key=self._shown_place))
+        leader = self._leader()
+        behind = [cured for cured in self._found if cured is not leader]
+        return (leader, *sorted(behind, key=self._shown_place))
 
     def _ask_what_may_lead(self, most: int) -> ProbeSteps[None]:
         leading = dict(itertools.islice(self._sets_that_may_lead(), most))

@@ -49,6 +49,7 @@ def proof_of_rows(numbers: Sequence[Agreement], *, refused: Callable[[Agreement]
     """The comparisons with eager in one record; `refused` says which sets the program may refuse."""
     only_layout = [layout_condition(row) for row in numbers if row.kind == "layout" and not row.holds]
     rows = [row for row in numbers if not row.trouble and (row.holds or row.kind != "layout")]
+    reasons = reasons_of_refusals(row for row in numbers if refused(row))
     largest = max(rows, key=lambda row: (row.max_abs, -row.tolerance), default=None)
     notes = dict.fromkeys((*only_layout, *(row.note for row in rows if row.note)))
     return Proof(
@@ -59,7 +60,8 @@ def proof_of_rows(numbers: Sequence[Agreement], *, refused: Callable[[Agreement]
         stage="run" if rows else "export",
         kinds=dict(Counter(row.kind for row in rows if row.kind)),
         refused=tuple(row.inputs for row in numbers if refused(row)),
-        refused_by=reasons_of_refusals(row for row in numbers if refused(row)),
+        refused_by=tuple(why for _, why in reasons),
+        refused_at=tuple(inputs for inputs, _ in reasons),
         refuses_values=any(refused(row) and row.kind not in OF_OTHER_SIZES for row in numbers),
         notes=tuple(
             note for note in notes if not any(note != other and f"; {note}; " in f"; {other}; " for other in notes)

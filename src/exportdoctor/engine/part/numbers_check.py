@@ -80,7 +80,7 @@ def _judge_numbers(outcome: Outcome) -> NumbersCheck:
     if proof is None or not proof.inputs_tried:
         return NumbersCheck(verdict="unknown", note=wording.not_compared(outcome))
     reasons = reasons_of_refusals(row for row in rows if _is_refused(row))
-    return NumbersCheck(verdict="agrees", proof=proof, note="; ".join(reasons))
+    return NumbersCheck(verdict="agrees", proof=proof, note="; ".join(why for _, why in reasons))
 
 
 def _without_repeated_refusals(rows: Sequence[Agreement]) -> tuple[Agreement, ...]:

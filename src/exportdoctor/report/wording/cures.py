@@ -132,8 +132,17 @@ def numbers_notes(part: str, found: NumbersCheck) -> Iterator[str]:
     if proof is not None and proof.on and found.verdict == "differs":
         yield f"{part}: the program of {proof.on} does not compute what eager does. {found.note}"
     if proof is not None and proof.refused:
-        why = f" ({found.note})" if found.note and found.verdict == "agrees" else ""
-        yield f"{part}: the program refuses inputs that eager takes: {'; '.join(proof.refused)}{why}"
+        why = dict(_reasons(proof)) if found.verdict == "agrees" else {}
+        sets = "; ".join(f"{inputs} ({why[inputs]})" if inputs in why else inputs for inputs in proof.refused)
+        yield f"{part}: the program refuses inputs that eager takes: {sets}"
+
+
+def _reasons(proof: Proof) -> tuple[tuple[str, str], ...]:
+    """What a program raises, each after a set for which it does; an earlier run did not record for which."""
+    if not proof.refused_by or not proof.refused:
+        return ()
+    known = tuple(zip(proof.refused_at, proof.refused_by, strict=False))
+    return known or ((proof.refused[0], "; ".join(proof.refused_by)),)
 
 
 def no_cure(part: PartRecord, *, searched: bool) -> str:
@@ -182,7 +191,7 @@ def prescription(part: PartRecord, report: Report) -> tuple[str, ...]:
         sentences.append(_proof_sentence(found.proof))
         sentences += [f"{note[:1].upper()}{note[1:]}." for note in found.proof.notes]
         if found.proof.refused:
-            sentences.append(f"{refused_sets(found.proof.refused, found.proof.refused_by)}.")
+            sentences.append(f"{refused_sets(found.proof.refused, _reasons(found.proof))}.")
         sentences += _ground_sentences(found.proof)
     sentences += (_alternative(other, beside=found.shims) for other in found.alternatives)
     if report.target.in_memory:
@@ -325,7 +334,17 @@ def files_of(steps: Sequence[Step]) -> tuple[str, ...]:
 def _domain_command(part: PartRecord, report: Report) -> str:
     """The command that searches for the sizes which a part's program takes."""
     named = ["--part", part.name] if len(report.parts) > 1 or part.name != "default" else []
-    return shlex.join(("exportdoctor", "domain", report.target.ref, *named, *report.target.options))
+    values = ["--weights", "random"] if report.target.weights == "fake" else []
+    return shlex.join(("exportdoctor", "domain", report.target.ref, *named, *report.target.options, *values))
+
+
+def _refuses_sizes(part: PartRecord) -> bool:
+    """Whether its program was seen to refuse sizes that eager takes."""
+    if part.verdict == "passes":
+        proof = part.numbers.proof if part.numbers else None
+        return proof is not None and bool(proof.refused)
+    proof = part.prescription.proof if part.prescription else None
+    return proof is not None and bool(proof.refused) and not proof.refuses_values
 
 
 def next_commands(report: Report) -> tuple[tuple[str, str], ...]:
@@ -342,7 +361,7 @@ def next_commands(report: Report) -> tuple[tuple[str, str], ...]:
             commands.append((f"exportdoctor repro {first}", "a minimal script that fails in the same way"))
     part = next((part for part in report.parts if exports_with_shims(part) or _passes_by_default(part)), None)
     if part is not None and not part.only:
-        if part.verdict == "passes" and part.numbers and part.numbers.proof and part.numbers.proof.refused:
+        if _refuses_sizes(part):
             commands.append(
                 (_domain_command(part, report), "the sizes that the program takes, and what refuses others")
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -288,14 +288,34 @@ def combined_rows(numbers: Sequence[Agreement]) -> Iterator[Agreement]:
             )
 
 
-def refused_sets(titles: Sequence[str], why: Sequence[str]) -> str:
-    """Said where a program refuses what eager takes; `why` is what it raises."""
+def refused_sets(titles: Sequence[str], reasons: Sequence[tuple[str, str]]) -> str:
+    """Said where a program refuses what eager takes; `reasons` are what it raises, each after a set for which it
+    does."""
     those = "an input set that eager takes" if len(titles) == 1 else f"{len(titles)} input sets that eager takes"
-    among = " among them" if len(titles) > 1 else ""
-    return f"The program refuses {those}: inputs {titles[0]}{among}" + (f" ({'; '.join(why)})" if why else "")
+    shown = [f"inputs {inputs} ({why})" for inputs, why in reasons] or [f"inputs {titles[0]}"]
+    among = " among them" if len(titles) > len(shown) else ""
+    return f"The program refuses {those}: {'; '.join(shown)}{among}"
 
 
-def reasons_of_refusals(rows: Iterable[Agreement]) -> tuple[str, ...]:
-    """What a program raises for sets that it refuses, the most frequent first; no more than two."""
-    raised = Counter(first_line(row.trouble, 200) for row in rows if row.trouble)
-    return tuple(text for text, _ in raised.most_common(2))
+_MOST_REASONS = 4
+
+
+def reasons_of_refusals(rows: Iterable[Agreement]) -> tuple[tuple[str, str], ...]:
+    """What a program raises for sets that it refuses, each after one of them: the last with sizes above one, as sets
+    that were drawn to be refused come last, and each has one other size than the example. What it raises for those
+    comes first, then the most frequent; no more than four."""
+    found: dict[str, list[Agreement]] = {}
+    for row in rows:
+        if row.trouble:
+            found.setdefault(_NODE.sub("", first_line(row.trouble, 200)), []).append(row)
+    reasons = [(min(reversed(those), key=_is_below_two), why, len(those)) for why, those in found.items()]
+    reasons.sort(key=lambda one: (_is_below_two(one[0]), -one[2]))
+    return tuple((row.inputs, why) for row, why, _ in reasons[:_MOST_REASONS])
+
+
+_NODE = re.compile(r" on node '\w+'$")
+"""What torch adds to what an assertion asks; it names nothing of the user's."""
+
+
+def _is_below_two(row: Agreement) -> bool:
+    return row.kind == "size_one_or_zero"

@@ -27,7 +27,14 @@ from exportdoctor.shims.own.keyword_names import keyword_names
 from exportdoctor.shims.searches import keep_searches
 from exportdoctor.targets.eager import run_calls
 from exportdoctor.torch_internals.graph_modules import finish_graphs
-from exportdoctor.torch_internals.program_checks import guard_texts, guards_of, violated_guards
+from exportdoctor.torch_internals.program_checks import (
+    asserted_text,
+    guard_texts,
+    guards_of,
+    size_assertions,
+    violated_assertions,
+    violated_guards,
+)
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
 from exportdoctor.torch_internals.tensor_subclasses import name_with_functions
 from exportdoctor.torch_internals.trees import tree_leaves
@@ -55,6 +62,8 @@ _USUAL_GUARD = re.compile(r"[^ ]+\.size\(\)\[\d+\] (>= [012]|== [^ ]+\.size\(\)\
 """What torch.export asks of every dynamic size: at least two, and the same where the example's inputs share one."""
 _LIMIT = re.compile(r"(?:<=?|>=?) (\d+)(?!\S)")
 """The number that a guard compares a size with."""
+_NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
+"""Of an assertion also those that it divides by."""
 _EAGER_SECONDS = 10.0
 """Of processor time: after that no further set is made for a part that passes, so that the check stays cheap."""
 _SLOW_SET = 0.3
@@ -295,9 +304,9 @@ class _CureProof:
         return kept, rows, chance
 
     def _drawn_refused(self, drawer: SetDrawer, *, numbers: bool = False) -> Iterator[InputSet]:
-        """Sets of sizes that a guard of the program refuses, if it has one that is about more than two rows and alike
-        sizes; also of `numbers`, which shims make sizes."""
-        guards = guards_of(self.ready)
+        """Sets of sizes that the program refuses by a guard, if it has one that is about more than two rows and alike
+        sizes, or by an assertion about sizes; also of `numbers`, which shims make sizes."""
+        guards, assertions = guards_of(self.ready), size_assertions(self.program)
 
         def leaves_of(inputs: Inputs) -> list[Any] | None:
             try:
@@ -307,14 +316,21 @@ class _CureProof:
 
         def refuses(inputs: Inputs) -> str:
             leaves = leaves_of(inputs)
-            return next(iter(violated_guards(guards, leaves)), "") if guards is not None and leaves is not None else ""
+            if leaves is None:
+                return ""
+            guard = next(iter(violated_guards(guards, leaves)), "") if guards is not None else ""
+            if guard:  # it is asked first
+                return guard if has_unusual else ""
+            return next(map(asserted_text, violated_assertions(assertions, leaves)), "")
 
         example = leaves_of(drawer.known[0])
-        if guards is None or example is None:
+        if example is None:
             return
-        texts = guard_texts(guards, example)
-        if not all(map(_USUAL_GUARD.fullmatch, texts)):
+        texts = guard_texts(guards, example) if guards is not None else []
+        has_unusual = not all(map(_USUAL_GUARD.fullmatch, texts))
+        if has_unusual or assertions:
             limits = {int(limit) for text in texts for limit in _LIMIT.findall(text)}
+            limits |= {int(number) for node in assertions for number in _NUMBER.findall(asserted_text(node))}
             yield from drawer.draw_refused(refuses, limits=limits, numbers=numbers)
 
 

@@ -15,10 +15,15 @@ from exportdoctor.core.records.outcome import Frame
 from exportdoctor.core.records.size_domain import ConditionKind, SizeCondition
 from exportdoctor.report.wording import size_domains as wording
 from exportdoctor.torch_internals.program_checks import (
+    ASSERTION,
+    asserted_text,
+    assertion_message,
+    assertions_of,
     guard_texts,
     guards_of,
+    size_assertions,
     size_ranges,
-    user_input_names,
+    violated_assertions,
     violated_guards,
 )
 from exportdoctor.torch_internals.shape_env import sources_by_symbol
@@ -29,7 +34,6 @@ from exportdoctor.worker.domain.size_axes import put_in, solve_linear
 from exportdoctor.worker.domain.sized_inputs import Place, SizedInputs
 from exportdoctor.worker.translate.failed_node import fx_fact, user_frame
 
-_ASSERTION = re.compile(r"Runtime assertion failed for expression (.+?)(?: on node .*)?$")
 _GUARD = re.compile(r"Guard failed: (.+)$")
 _SIZE = re.compile(
     r"(?:L\['(?P<local>\w+)'\]|(?P<name>[A-Za-z_]\w*))(?P<rest>(?:\[[^\]]+\]|\.(?!size\(\))\w+)*)\.size\(\)\[(?P<dim>\d+)\]"
@@ -56,21 +60,15 @@ class SizeChecks:
     def __post_init__(self) -> None:
         self._ranges = size_ranges(self.program)
         self._guards = guards_of(self.module)
-        user = user_input_names(self.program)
-        self._nodes = [
-            node
-            for node in self.program.graph.nodes
-            if (node.op == "placeholder" and node.name in user)
-            or (node.op == "call_function" and (_message_of(node) or _is_about_sizes(node)))
-        ]
+        self._assertions = assertions_of(self.program)
+        self._on_sizes = size_assertions(self.program)
         self._symbols: dict[Any, Place] = {}
         for leaf, shape in self.inputs.shapes.items():
             exprs = list(enumerate(shape)) if isinstance(shape, tuple) else [(None, shape)]
             for dimension, expr in exprs:
                 if getattr(expr, "is_Symbol", False):
                     self._symbols.setdefault(expr, (leaf, dimension))
-        self._assertions = any(map(_message_of, self._nodes))
-        texts = [*map(_said_by, self._nodes), *map(str, self.inputs.shapes.values())]
+        texts = [*map(asserted_text, self._assertions), *map(str, self.inputs.shapes.values())]
         if self._guards is not None and self.inputs.order is not None:
             texts += guard_texts(self._guards, self.inputs.hollow({}))
         self.numbers: CheckNumbers = numbers_in(texts)
@@ -94,8 +92,8 @@ class SizeChecks:
                 return self._condition(wording.DIVIDES_BY_ZERO, "guard", None)
             except Exception:  # a guard on what a hollow tensor does not have
                 pass
-        node = next(self._violated_assertions(leaves), None)
-        return self._condition(_said_by(node), "assertion", _frame_of(node)) if node is not None else None
+        node = next(violated_assertions(self._on_sizes, leaves), None)
+        return self._condition(asserted_text(node), "assertion", _frame_of(node)) if node is not None else None
 
     def find_violated(self, sizes: Mapping[Place, int]) -> dict[str, frozenset[Place]]:
         """Every condition that these sizes violate, as torch writes it, with the sizes that it is about."""
@@ -103,13 +101,13 @@ class SizeChecks:
         if self.inputs.order is not None:
             leaves = self.inputs.hollow(sizes)
             texts = violated_guards(self._guards, leaves) if self._guards is not None else []
+            texts += map(asserted_text, violated_assertions(self._on_sizes, leaves))
             found |= {text: self._places_in(text) for text in texts}
-            found |= {text: self._places_in(text) for text in map(_said_by, self._violated_assertions(leaves))}
         return found
 
     def condition_of_message(self, message: str) -> SizeCondition | None:
         """The condition that a program's exception is about."""
-        for kind, pattern in (("guard", _GUARD), ("assertion", _ASSERTION)):
+        for kind, pattern in (("guard", _GUARD), ("assertion", ASSERTION)):
             found = pattern.search(message)
             if found:
                 node = self._assertion_of(found[1]) if kind == "assertion" else None
@@ -119,9 +117,9 @@ class SizeChecks:
     def conditions_on_values(self) -> list[SizeCondition]:
         """The program's assertions on what is known only when it runs."""
         found = []
-        for node in self._nodes:
-            said = _said_by(node)
-            if said and (said == _message_of(node) or re.search(r"\bu\d+\b", said)):
+        for node in self._assertions:
+            said = asserted_text(node)
+            if said and (said == assertion_message(node) or re.search(r"\bu\d+\b", said)):
                 found.append(self._condition(said, "assertion", _frame_of(node)))
         return found
 
@@ -176,23 +174,6 @@ class SizeChecks:
             return f"{self._name(name)} is a multiple of {factor[0]}"
         return f"{self._name(name)} = {self._in_words(str(expr))}"
 
-    def _violated_assertions(self, leaves: list[Any]) -> Iterator[torch.fx.Node]:
-        """The assertions on sizes alone that do not hold."""
-        known: dict[torch.fx.Node, Any] = {}
-        given = iter(leaves)
-        for node in self._nodes if self._assertions else ():
-            if node.op == "placeholder":
-                known[node] = next(given)
-            elif _message_of(node):
-                if node.args[0] in known and not known[node.args[0]]:
-                    yield node
-            elif _is_about_sizes(node) and all(one in known for one in node.all_input_nodes):
-                try:
-                    args = torch.fx.node.map_arg((node.args, node.kwargs), lambda one: known[one])
-                    known[node] = node.target(*args[0], **args[1])  # type: ignore[operator]
-                except Exception:  # a division by zero, say
-                    continue
-
     def _places_in(self, text: str) -> frozenset[Place]:
         """The sizes that a condition of torch's mentions, by their sources or symbols."""
         places = self.inputs.places()
@@ -225,7 +206,7 @@ class SizeChecks:
         )
 
     def _assertion_of(self, text: str) -> torch.fx.Node | None:
-        return next((node for node in self._nodes if f"expression {text}" in _message_of(node)), None)
+        return next((node for node in self._assertions if f"expression {text}" in assertion_message(node)), None)
 
     def _name(self, place: str) -> str:
         return self.names.get(place, place)
@@ -276,26 +257,6 @@ def _is_violated(expr: Any, values: Mapping[Any, int]) -> bool:
         return bool(put_in(expr, values) == sympy.false)
     except Exception:  # a division by zero
         return False
-
-
-def _is_about_sizes(node: torch.fx.Node) -> bool:
-    target: Any = node.target
-    name = str(target)
-    return "sym_size" in name or getattr(target, "__module__", "") in ("_operator", "builtins", "math") or (
-        getattr(target, "__module__", "") == "torch" and getattr(target, "__name__", "").startswith("sym_")
-    )  # fmt: skip
-
-
-def _message_of(node: torch.fx.Node) -> str:
-    if node.op == "call_function" and "_assert_scalar" in str(node.target) and len(node.args) > 1:
-        return str(node.args[1])
-    return ""
-
-
-def _said_by(node: torch.fx.Node) -> str:
-    """What an assertion in the graph asks."""
-    text = _ASSERTION.search(_message_of(node))
-    return text[1] if text else _message_of(node)
 
 
 def _frame_of(node: torch.fx.Node | None) -> Frame | None:

@@ -165,14 +165,16 @@ class SetDrawer:
         around = (largest - 1, largest, largest + 1)
         sizes = sorted({size for size in (*_REFUSED_SIZES, *around) if 2 <= size < min(2 * largest + 2, 64)})
         next_to = {limit + step for limit in limits for step in (-1, 0, 1)}
-        sizes += sorted(size for size in next_to - {*sizes} if 2 <= size <= _LARGEST_LIMIT)
+        far = sorted(size for size in next_to - {*sizes} if 2 <= size <= _LARGEST_LIMIT)
         most = max(_MOST_ELEMENTS, 4 * sum(leaf.numel() for leaf in self._leaves.values()))
-        places = range(_MOST_DIMENSIONS if self.shapes is not None else 0)
+        groups = declared_least(self.module, self.known[0], self.shapes) if self.shapes is not None else ()
+        places = range(min(_MOST_DIMENSIONS, len(groups)))
         whole = [int(one) for one in self._constants if math.isfinite(one) and one == int(one)]
         near = sorted({one + step for one in whole for step in (-1, 0, 1) if 0 <= one + step <= _LARGEST_NUMBER})
         free = self._recipes.free_numbers if numbers else []
         recipes: list[Recipe] = [
             *(("sizes", partial(self._recipes.with_size, *one)) for one in itertools.product(places, sizes)),
+            *(("sizes", partial(self._recipes.with_size, *one)) for one in itertools.product(places, far)),
             *(("whole_numbers", partial(self._recipes.with_number, *one)) for one in itertools.product(free, near)),
         ]
         for kind, make in recipes:
