@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from cure_situations import REFUSED, RIGHT, WRONG, failing_part, run_search, shim
+from exportdoctor.core.failure.finding import ShimTry
 from exportdoctor.core.records.outcome import Agreement, Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.engine.cure.catalogue import ShimCatalogue
 from exportdoctor.engine.cure.prescription import proof_of_rows
 from exportdoctor.report.wording.export import unloadable_file
+from exportdoctor.report.wording.shim_tries import shim_effect, shim_results
 from exportdoctor.shims import ExportCall, apply_shims, export_program, find
 from exportdoctor.worker.attempt.fixed_axes import find_fixed_axes
 
@@ -51,6 +53,18 @@ def test_only_what_says_that_it_is_specialised_may_refuse_other_sizes() -> None:
     specialised = run_search(failing_part(1, {"a": 1}, lambda _: REFUSED), (shim("a", 1, soundness="specialised"),))
     assert specialised.prescription is not None
     assert specialised.prescription.soundness == "specialised"
+
+
+@pytest.mark.parametrize("helped", [True, False])
+def test_a_program_that_is_right_where_it_answers_is_told_with_what_it_refuses(helped: bool) -> None:
+    """Story: "does not work" of the shim that did what the finding advised, beside another that got further."""
+    (trial,) = run_search(failing_part(1, {"a": 1}, lambda _: REFUSED), (shim("a", 1),)).trials
+    assert trial.result == "error"
+    tries = [ShimTry(shim="a", result=trial.result, note=trial.note), ShimTry(shim="b", result="cured")]
+    why = "exports, but refuses what eager takes: inputs 4 x 3: AssertionError: Guard failed"
+    assert shim_results(tries[: 1 + helped]) == f"a ({why})" + ", b (works)" * helped
+    (trial,) = run_search(failing_part(1, {"a": 1}, lambda _: WRONG), (shim("a", 1),)).trials
+    assert shim_effect(ShimTry(shim="a", result=trial.result, note=trial.note)) == "does not work"
 
 
 def _drawn(kind: Any, refusal: str = "") -> Agreement:

@@ -126,7 +126,7 @@ def _tries(selection: Selection) -> Iterator[Content]:
 def _try_line(tried: ShimTry) -> Content:
     sign, colour = _SIGNS[tried.result]
     said = f"  {wording.shim_effect(tried)}"
-    remark = line(tried.note).removeprefix(f"{tried.shim}: ")
+    remark = line(tried.note).removeprefix(f"{tried.shim}: ").removeprefix(f"{said.strip()}: ")
     note = f": {remark}" if remark and remark not in said else ""
     return Content.assemble((f"{sign} ", colour), (line(tried.shim), "bold"), (said, colour), (note, "$foreground 75%"))
 

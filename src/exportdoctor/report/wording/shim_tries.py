@@ -26,6 +26,7 @@ NONE_GETS_FURTHER = "it exports with shims, and its program does not get through
 NONE_FITS = "no known shim applies to this failure"
 NOTHING_TO_COMPARE = "exports, nothing to compare"
 NOT_TRIED = "could not be tried"
+REFUSES_SOME = "exports, but refuses what eager takes"
 NOT_PROVED = "not proved: compared on the known input sets only"
 NOT_AT_FULL_SIZE = "the shims that work on the small model do not work at full size"
 NOT_COMPARED_ON_SMALL_MODEL = "the outputs could not be compared with eager on the small model"
@@ -48,6 +49,9 @@ def try_note(outcome: Outcome) -> str:
     if outcome.note or outcome.signal:
         return outcome.note or (outcome.signal or "")
     wrong = next((row for row in outcome.numbers if not row.holds), None)
+    refused = next((row for row in outcome.numbers if row.refused and not row.holds), None)
+    if refused is not None and outcome.agrees_but_for_layout(may_refuse=True):
+        return f"{REFUSES_SOME}: inputs {refused.inputs}: {refused.trouble}"
     if wrong is not None:
         if wrong.says_nothing:
             return f"{NOTHING_TO_COMPARE}: {wrong.trouble}"
@@ -113,14 +117,17 @@ def dims_in(message: str) -> tuple[str, ...]:
 
 
 def shim_results(tries: Sequence[ShimTry]) -> str:
-    """The shims, each with what it did in parentheses; where none helps, why not too."""
+    """The shims, each with what it did in parentheses; where none helps, why not too. What is refused by a program that
+    is right on all else is told in any case."""
     helped = any(tried.result in ("cured", "moved") for tried in tries)
-    return ", ".join(f"{tried.shim} ({shim_effect(tried)}{'' if helped else _reason(tried)})" for tried in tries)
+    return ", ".join(f"{tried.shim} ({shim_effect(tried)}{_reason(tried, helped=helped)})" for tried in tries)
 
 
-def _reason(tried: ShimTry) -> str:
-    """Why a shim that could be tried does not work, where that is known."""
-    told = tried.note.removeprefix("raises ")
+def _reason(tried: ShimTry, *, helped: bool) -> str:
+    """Why a shim that could be tried does not work, where that is known and another did not help."""
+    if tried.result == "error" and tried.note.startswith(REFUSES_SOME):
+        return first_line(tried.note.removeprefix(REFUSES_SOME), 240).rstrip(".")
+    told = tried.note.removeprefix("raises ") if not helped else ""
     known = tried.result == "error" and told and not tried.note.startswith((NOTHING_TO_COMPARE, NOT_TRIED))
     return ": " + first_line(told, 240).rstrip(".") if known else ""
 
@@ -132,7 +139,7 @@ def shim_effect(tried: ShimTry) -> str:
         "cured": "works",
         "moved": f"gets past this{following}",
         "same": "no effect",
-        "error": next(filter(tried.note.startswith, (NOTHING_TO_COMPARE, NOT_TRIED)), "does not work"),
+        "error": next(filter(tried.note.startswith, (NOTHING_TO_COMPARE, NOT_TRIED, REFUSES_SOME)), "does not work"),
         "not_applicable": "not applicable",
     }[tried.result]
 
