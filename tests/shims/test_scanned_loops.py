@@ -43,6 +43,7 @@ from scanned_models import (
     Listed,
     Mixer,
     Nested,
+    Pointing,
     Returns,
     Spiking,
     Stacked,
@@ -247,7 +248,8 @@ def test_names_that_mean_other_things_are_left() -> None:
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "module", [Mixer, Gated, Cell, Decoder, Listed, Returns, Advantages, Spiking, Stacked, Layers, Sums, BothWays]
+    "module",
+    [Mixer, Gated, Cell, Decoder, Listed, Returns, Advantages, Spiking, Stacked, Layers, Sums, BothWays, Pointing],
 )
 def test_a_recurrence_exports_for_any_length_and_translates(module: type[nn.Module], tmp_path: Path) -> None:
     check_any_length(module().eval(), "loops-as-scan", ((2, 5), (3, 3), (4, 17)), tmp_path)

@@ -214,6 +214,20 @@ class Sums(nn.Module):
         return total, decayed + later
 
 
+class Pointing(nn.Module):
+    """Each step points at a row, and gives the batch's size to several calls."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        batch, steps, width = x.shape
+        state, rows = x.new_zeros(batch, width), []
+        for t in range(steps):
+            place = (x @ state.unsqueeze(-1)).squeeze(-1).argmax(-1)
+            picked = x.gather(1, place.view(batch, 1, 1).expand(batch, 1, width)).squeeze(1)
+            state = torch.tanh(picked + x[:, t].reshape(batch, width, 1).view(batch, width))
+            rows.append(torch.cat([state, torch.ones(batch, 1)], 1))
+        return state, torch.stack(rows, 1)
+
+
 class InPlace(nn.Module):
     """A layer that writes into an item of the state, which is also a row."""
 

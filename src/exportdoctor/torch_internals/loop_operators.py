@@ -28,7 +28,7 @@ def run_steps(
     from torch._higher_order_ops.scan import scan as operator
 
     _forget_what_was_compiled(operator)
-    with python_builtins():
+    with plain_tracing():
         found: tuple[Any, Any] = operator(step, list(state), list(rows))
     return found
 
@@ -43,24 +43,46 @@ def run_while(test: Callable[..., Any], step: Callable[..., tuple[Any, ...]], st
 
     operator: Any = while_loop  # which has no annotations
     _forget_what_was_compiled(operator)
-    with python_builtins():
+    with plain_tracing():
         return tuple(operator(test, step, tuple(state)))
 
 
-def python_builtins() -> AbstractContextManager[object]:
-    """Within it `max`, `min` and `math.pow` are Python's own. A non-strict export has replaced them, and dynamo, which
-    traces what an operator runs, takes its `max` of two numbers for `min`."""
+def plain_tracing() -> AbstractContextManager[object]:
+    """Within it dynamo can trace what an operator runs, where a non-strict export or an error of its own is in its way.
+
+    `max`, `min` and `math.pow` are Python's own: an export has replaced them, and dynamo takes its `max` of two numbers
+    for `min`. A size that the code reads from outside is given to a call also where dynamo has found it equal to one of
+    a tensor inside: of that it has only a promise (`LazyProxy`), which no call takes.
+    """
     import torch
 
-    return nullcontext() if torch.compiler.is_dynamo_compiling() else _put_back()
+    return nullcontext() if torch.compiler.is_dynamo_compiling() else _mend_tracing()
 
 
 @contextmanager
-def _put_back() -> Iterator[None]:
+def _mend_tracing() -> Iterator[None]:
     with ExitStack() as stack:
         for holder, name, value in _OWN:
             stack.enter_context(patch_attribute(holder, name, value))
+        if SIZES.is_supported():
+            stack.enter_context(_sizes_from_promises())
         yield
+
+
+def _sizes_from_promises() -> AbstractContextManager[None]:
+    from torch._dynamo.output_graph import LazyProxy, SubgraphTracer
+
+    plain = SubgraphTracer.lift_tracked_freevar_to_input
+
+    def lift(tracer: SubgraphTracer, proxy: Any) -> Any:
+        found = plain(tracer, proxy)
+        if isinstance(found, LazyProxy):
+            size = proxy.node.meta["example_value"]
+            tracer.lookup_unbound_symbols(size)  # which reads the sizes that are only promised
+            found = tracer.bound_symbols[size.node.expr]
+        return found
+
+    return patch_attribute(SubgraphTracer, plain.__name__, lift)
 
 
 def _forget_what_was_compiled(operator: Any) -> None:
@@ -89,6 +111,14 @@ def _has_while_loop() -> bool:
     return _can_be_forgotten(while_loop)
 
 
+def _has_promises() -> bool:
+    from torch._dynamo.output_graph import LazyProxy, SubgraphTracer
+
+    lift, look_up = SubgraphTracer.lift_tracked_freevar_to_input, SubgraphTracer.lookup_unbound_symbols
+    used = {*lift.__code__.co_names} & {*look_up.__code__.co_names}
+    return callable(LazyProxy) and "bound_symbols" in used
+
+
 def _can_be_forgotten(operator: Any) -> bool:
     from torch._dynamo.eval_frame import remove_from_cache
 
@@ -111,5 +141,13 @@ WHILE_LOOP = Hook(
     seen_on=("2.13.0", "2.14.1", "2.15.0"),
     is_there=_has_while_loop,
 )
+SIZES = Hook(
+    id="promised-sizes",
+    api="torch._dynamo.output_graph.{LazyProxy, SubgraphTracer.{lift_tracked_freevar_to_input, ...}}",
+    used_for="loops, and branches as torch.cond, that give a dynamic size to several calls, as in `v.view(b, 1)`",
+    lost="most of them do not export with the shims for loops and branches",
+    seen_on=("2.13.0",),
+    is_there=_has_promises,
+)
 
-HOOKS = (SCAN, WHILE_LOOP)
+HOOKS = (SCAN, WHILE_LOOP, SIZES)

@@ -23,7 +23,7 @@ from exportdoctor.shims.rules.code.observed_rewrite import UNBOUND, ObservedRewr
 from exportdoctor.shims.rules.code.pure_callees import only_computes
 from exportdoctor.shims.rules.code.writes import WRITE_BACK
 from exportdoctor.targets.eager import same_values, storage_id
-from exportdoctor.torch_internals.loop_operators import python_builtins
+from exportdoctor.torch_internals.loop_operators import plain_tracing
 from exportdoctor.torch_internals.shape_env import has_unbacked_size, same_sizes
 from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
 
@@ -220,7 +220,7 @@ class ArmChoices(ObservedRewrite):
         why = "their results are not laid out in one way"
         if layout is not None:
             try:
-                with python_builtins(), self._in_cond():
+                with plain_tracing(), self._in_cond():
                     found = torch.cond(chosen, lambda: tensors(then), lambda: tensors(other), ())
             except Exception as error:
                 why = f"torch.cond does not take them: {type(error).__name__}: {' '.join(str(error).split()):.300}"
