@@ -11,7 +11,8 @@ from typing import Any
 
 from exportdoctor.shims.rules.code.name_flow import all_names
 
-_HELD = "_held"
+HELD = "_held"
+"""How the names begin that stand for attributes."""
 _LEAVES = (
     ast.Return, ast.Break, ast.Continue, ast.Raise, ast.Try, ast.With, ast.FunctionDef, ast.AsyncFunctionDef,
     ast.Lambda, ast.ClassDef, ast.Global, ast.Nonlocal, ast.Delete, ast.Yield, ast.YieldFrom, ast.Await,
@@ -44,10 +45,10 @@ class _Assignments(ast.NodeTransformer):
             self.generic_visit(node)
             return node
         held = dict.fromkeys(one.attr for one in self._own(arms) if isinstance(one.ctx, ast.Store))
-        named = {attr: f"{_HELD}_{attr}" for attr in held}
+        named = {attr: f"{HELD}_{attr}" for attr in held}
         if not held or not self._may_be_named(arms, held) or self.names & set(named.values()):
             return node
-        swap = _Named(self.receiver, named)
+        swap = AttributesAsNames(self.receiver, named)
         node.body, node.orelse = ([swap.visit(one) for one in arm] for arm in (node.body, node.orelse))
         before, after = [], []
         for attr, name in named.items():
@@ -79,7 +80,9 @@ class _Assignments(ast.NodeTransformer):
         )
 
 
-class _Named(ast.NodeTransformer):
+class AttributesAsNames(ast.NodeTransformer):
+    """Attributes of the receiver become the local names that are `named` for them."""
+
     def __init__(self, receiver: str, named: dict[str, str]) -> None:
         self.receiver, self.named = receiver, named
 
@@ -94,15 +97,22 @@ _LOAD, _STORE = ast.Load(), ast.Store()
 _ACCESS = ("__setattr__", "__getattr__", "__getattribute__")
 
 
-def _holds_tensor(instance: Any, attr: str) -> bool:
-    """Whether it is a tensor, no parameter, that is read and assigned without code of the instance's class."""
+def is_without_code(instance: Any, attr: str) -> bool:
+    """Whether the attribute of a module is read and assigned without code of the module's class."""
     import torch
 
     kind = type(instance)
     plain: Any = torch.nn.Module
     if not isinstance(instance, plain) or hasattr(kind, attr):
         return False
-    if any(getattr(kind, name) is not getattr(plain, name) for name in _ACCESS):
+    return all(getattr(kind, name) is getattr(plain, name) for name in _ACCESS)
+
+
+def _holds_tensor(instance: Any, attr: str) -> bool:
+    """Whether it is a tensor, no parameter, that is read and assigned without code of the instance's class."""
+    import torch
+
+    if not is_without_code(instance, attr):
         return False
     value = vars(instance).get("_buffers", {}).get(attr, vars(instance).get(attr))
     return isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter)

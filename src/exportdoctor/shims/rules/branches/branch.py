@@ -21,6 +21,7 @@ from exportdoctor.shims.rules.branches.arm_attributes import assign_by_names
 from exportdoctor.shims.rules.branches.arm_choice import ArmChoices
 from exportdoctor.shims.rules.branches.arm_ends import ArmEnds
 from exportdoctor.shims.rules.branches.arm_writes import write_into_copies
+from exportdoctor.shims.rules.branches.loop_attributes import assign_behind_loops
 from exportdoctor.shims.rules.branches.loop_exits import LoopExits, asks_for_flags
 from exportdoctor.shims.rules.branches.merge_branches import MergedBranches, OpenConditions, with_returns_last
 from exportdoctor.shims.rules.code.asked_lines import code_of_asking
@@ -42,6 +43,7 @@ def rewrite_branches(
     # where a condition begins below its `if`, Python names the line of the `if` as the one that asks
     conditions = (one for one in ast.walk(node) if isinstance(one, ast.If | ast.IfExp) and one.lineno in lines)
     lines |= {one.test.lineno for one in conditions}
+    assign_behind_loops(node, OpenConditions(lines, node).is_open, Purity(function=function, instances=instances))
     assign_by_names(node, OpenConditions(lines, node).is_open, instances)
     ArmEnds(OpenConditions(lines, node).is_open).of_function(node)
     purity, plain = Purity(function=function, instances=instances), copy.deepcopy(node)
@@ -88,16 +90,18 @@ SHIM = Shim(
         "written back. They may not raise, "
         "draw random values, or read what they write into by another name. What an arm prints, warns or logs is left "
         "out of the program, with the whole branch where it does nothing else. A loop that is left where a value says "
-        "so, by `break` or `return`, is run to its end, and its later steps change nothing. Where both arms end by "
-        "appending to one list, what they append is chosen. The shim does not apply "
+        "so, by `break` or `return`, is run to its end, and its later steps change nothing. It may keep a tensor on "
+        "the module (`self.err = ...`, `if self.err < tol: break`), where nothing else that it runs could see that. Where "
+        "both arms end by appending to one list, what they append is chosen. The shim does not apply "
         "where a tensor that was chosen, or was chosen from, is written into later."
     ),
     precondition=(
         "arms that torch.where chooses between, both sides of `and` and `or`, and all that `any` and `all` go over can "
         "be computed in any case; a whole number that is compared with a float is at most 2**53 (the program asserts "
         "it); where one arm gives a number and the other a tensor of no dimension, one of its dtype does as well; "
-        "nobody needs what such an arm prints, warns or logs (no exported program does that), or takes gradients "
-        "through one that is not taken and gives NaN or infinity"
+        "nobody needs what such an arm prints, warns or logs, or what such a loop leaves in an attribute that is no "
+        "buffer (no exported program does either), or takes gradients through an arm that is not taken and gives NaN "
+        "or infinity"
     ),
     cures=(Cure(kinds=("data_dependent_value", "data_dependent_guard")),),
     needs={"torch": ">=2.8"},
