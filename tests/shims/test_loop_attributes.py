@@ -69,9 +69,6 @@ KEPT = {
                       "    if z[0, 0] > 0: self.err = z[0, 0] * 2\n    if self.err < 1: break\nreturn z",
     "beside a with": "with torch.no_grad():\n    z = self.layer(x)\nfor _ in range(3):\n    self.err = z.norm()\n"
                      "    z = z * 0.5\n    if self.err < 1: break\nreturn z",
-    "in a loop": "z = x\nfor _ in range(2):\n    for _ in range(3):\n        self.err = z.norm()\n"
-                 "        z = z * 0.5 + 0.1\n"
-                 "        if self.err < 1: break\n    z = z + self.err\nreturn z",
     "a buffer of earlier calls": "x = x + self.kept\nfor _ in range(3):\n    self.kept = x.norm()\n    x = x * 0.5\n"
                                  "    if self.kept < 1: break\nreturn x",
     "a number before": "for _ in range(3):\n    self.number = x.mean() + 1\n    x = x * self.number\n"
@@ -96,6 +93,13 @@ SEEN = {
                         "    if self.before < 1: break\nreturn z",
     "left first": "z = x\nfor _ in range(4):\n    z = z * 0.5\n    if z.norm() < 1: break\n"
                   "    self.err = z.norm()\nreturn z",
+    "in a loop": "z = x\nfor _ in range(2):\n    for _ in range(3):\n        self.err = z.norm()\n"
+                 "        z = z * 0.5 + 0.1\n"
+                 "        if self.err < 1: break\n    z = z + self.err\nreturn z",
+    "assigned between": "z = x\nfor _ in range(3):\n    self.err = z.norm()\n    z = z * 0.5\n"
+                        "    if self.err < 1: break\nself.err = z.sum()\nfor _ in range(z.dim() - 2):\n"
+                        "    self.err = z.norm()\n"
+                        "    if self.err < 1: break\nreturn z",
     "at times": "z = x\nfor t in range(4):\n    if t > 1: self.err = z.norm()\n    z = z * 0.5\n"
                 "    if z.norm() < 1: break\nreturn z",
     "caught": "z = x\ntry:\n    for _ in range(4):\n        self.err = z.norm()\n        z = z * 0.5\n"

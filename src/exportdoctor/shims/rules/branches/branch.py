@@ -91,8 +91,8 @@ SHIM = Shim(
         "draw random values, or read what they write into by another name. What an arm prints, warns or logs is left "
         "out of the program, with the whole branch where it does nothing else. A loop that is left where a value says "
         "so, by `break` or `return`, is run to its end, and its later steps change nothing. It may keep a tensor on "
-        "the module (`self.err = ...`, `if self.err < tol: break`), where nothing else that it runs could see that. Where "
-        "both arms end by appending to one list, what they append is chosen. The shim does not apply "
+        "the module (`self.err = ...`, `if self.err < tol: break`), where nothing else that it runs could see that. "
+        "Where both arms end by appending to one list, what they append is chosen. The shim does not apply "
         "where a tensor that was chosen, or was chosen from, is written into later."
     ),
     precondition=(

@@ -32,7 +32,7 @@ def assign_behind_loops(function: ast.FunctionDef, is_open: Callable[[ast.expr],
     receiver = function.args.args[0].arg if function.args.args else ""
     inside = [one for statement in function.body for one in ast.walk(statement)]
     scopes = [one for one in inside if isinstance(one, _SCOPES)]
-    own = [one for one in inside if _is_own(one, receiver)]
+    own = [*_own_in(function.body, receiver)]
     bare = sum(isinstance(one, ast.Name) and one.id == receiver for one in inside) - len(own)
     if not purity.instances or bare or any(receiver in all_names(one) for one in scopes):
         return
@@ -49,7 +49,7 @@ class _LoopAssignments:
         is_open: Callable[[ast.expr], bool],
         purity: Purity,
         names: set[str],
-        own: Sequence[ast.AST],
+        own: Sequence[ast.Attribute],
     ) -> None:
         self.receiver, self.is_open, self.purity, self.names, self.own = receiver, is_open, purity, names, own
 
@@ -58,10 +58,8 @@ class _LoopAssignments:
         made: list[ast.stmt] = []
         for one in statements:
             behind = self._name_attributes(one) if isinstance(one, ast.For) else []
-            if not behind and isinstance(one, ast.If | ast.For | ast.While):  # around others an exception may be caught
-                for name in ("body", "orelse"):
-                    if isinstance(inner := getattr(one, name, None), list):
-                        setattr(one, name, self.of_block(inner))
+            if isinstance(one, ast.If):  # around others a loop runs again, or an exception is caught
+                one.body, one.orelse = self.of_block(one.body), self.of_block(one.orelse)
             made += [one, *behind]
         return made
 
@@ -97,10 +95,12 @@ class _LoopAssignments:
         """Whether each step assigns it a tensor before it reads it or ends, and nothing but the loop's code sees it."""
         assigned = [one for part in loop.body for one in ast.walk(part) if self._assigns(one, attr)]
         stored = [one for one in _own_in(loop.body, self.receiver) if one.attr == attr and not _is_read(one)]
-        if len(assigned) < len(stored) or not self._is_assigned_first(loop.body, attr):
+        every = [one for one in self.own if _is_own(one, self.receiver, attr)]
+        elsewhere = sum(not _is_read(one) for one in every) > len(stored)  # its name may have what it was before
+        if elsewhere or len(assigned) < len(stored) or not self._is_assigned_first(loop.body, attr):
             return False
         names = {*all_names(loop), *(one.attr for one in ast.walk(loop) if isinstance(one, ast.Attribute))}
-        before = any(_is_own(one, self.receiver, attr) and one.lineno < loop.lineno for one in self.own)  # type: ignore[attr-defined]
+        before = any(one.lineno < loop.lineno for one in every)
         return all(
             is_without_code(one, attr)
             and (not before or attr in vars(one).get("_buffers", {}))  # no program has what an earlier call left
@@ -192,11 +192,13 @@ def _functions(names: set[str], function: FunctionType, instance: Any) -> Iterat
     """What these names may stand for in a function, or as attributes of the instance and of what the function knows."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
     around = {name: _content(cell) for name, cell in cells.items()}
-    known = {name: value for one in (function.__globals__, around) for name, value in one.items() if name in names}
-    libraries = [one for one in known.values() if isinstance(one, ModuleType) and one.__name__.split(".")[0] != "torch"]
-    holders = [type(instance), *libraries]
-    found = [*known.values(), *(getattr(one, name, None) for one in holders for name in names)]
-    for one in (*found, *(vars(instance).get(name) for name in names)):
+    known = [value for one in (function.__globals__, around) for name, value in one.items() if name in names]
+    for one in known:  # which grows by what modules of Python have
+        if isinstance(one, ModuleType) and one.__name__.split(".")[0] != "torch":
+            held = [value for name, value in vars(one).items() if name in names]
+            known += [value for value in held if not any(value is each for each in known)]
+    known += [getattr(type(instance), name, None) for name in names]
+    for one in (*known, *(vars(instance).get(name) for name in names)):
         plain = one.fget if isinstance(one, property) else getattr(one, "__func__", one)
         if isinstance(plain, FunctionType):
             yield plain
