@@ -142,6 +142,38 @@ def test_a_rewrite_that_gets_past_its_line_or_is_never_reached_is_not_called_in_
     assert set(said[1]) == {("fails", "before")}
 
 
+HELD = """class Box:
+    def __init__(self, held):
+        self.held = held
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.box = Box(lambda x: x * 2 if x.sum() > 0 else x)
+
+    def forward(self, x):
+        return self.box.held(x)
+
+
+def build():
+    return Model().eval(), (torch.ones(3, 4),)
+"""
+
+
+@pytest.mark.long
+def test_a_rewrite_of_what_the_export_does_not_run_is_not_called_in_vain(tmp_path: Path) -> None:
+    """Story: `__init__` was replaced after the module was made, and its old lambda ran."""
+    file = tmp_path / "held.py"
+    file.write_text(HEAD + HELD)
+    finding, tried = tried_on(file)
+    assert {one.result for one in tried} == {"not_tried"}
+    report = Report(target=TargetRecord(ref="x"))
+    text = as_text(finding_blocks(msgspec.structs.replace(finding, rewrites=tried), report), Style(width=1000))
+    assert "Could not be tried: the export does not run Model.__init__, which it changes." in text
+    assert "in vain" not in text
+
+
 LATE = """import math
 
 

@@ -55,7 +55,8 @@ class TriedRewrite(msgspec.Struct, frozen=True, kw_only=True):
     """A rewrite of the failing line that was tried: `diff` is unified, `title` one of the kind's rewrites.
 
     `result` is that of the part, or of `module` alone where it has a name: `exports` and computes the same as eager on
-    `input_sets`; `no_values`: exports, and there was nothing to compare. `note` says how it ended. Where it `fails`,
+    `input_sets`; `no_values`: exports, and there was nothing to compare. `note` says how it ended, and of one that is
+    `not_tried` why it cannot be, if it was seen that the export does not run what it changes. Where it `fails`,
     `ended` says how that compares with the finding: the `same` failure, one `further` on, another one (`otherwise`), or
     one that comes before the line and is there without the rewrite, too (`before`).
     """

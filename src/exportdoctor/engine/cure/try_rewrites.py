@@ -114,6 +114,10 @@ def _judge(rewrite: TriedRewrite, tried: PartTrial, alone: PartTrial | None, fin
             tried, module = alone, finding.module
     if tried.says_nothing:
         return rewrite
+    if tried.result == "not_applicable" and not meets(tried, finding) and not tried.exports:
+        return msgspec.structs.replace(rewrite, result="fails", note=tried.before, ended="before")
+    if tried.result == "not_applicable":
+        return msgspec.structs.replace(rewrite, note=tried.after.rpartition(f"{tried.shims[0]}: ")[2])
     held = [row for row in tried.numbers if row.holds and not row.refused]
     if tried.cured and not tried.condition:
         result = "exports"

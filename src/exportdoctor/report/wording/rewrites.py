@@ -49,7 +49,7 @@ def rewrite_result(tried: TriedRewrite, finding: Finding) -> str:
                 f"Scan with --weights random to compare them.{further}"
             )
         case "not_tried":
-            return "Not tried."
+            return f"Could not be tried: {tried.note}." if tried.note else "Not tried."
         case "differs":
             return f"Tried: {tried.title}. With this change {what} {tried.note}."
         case _:

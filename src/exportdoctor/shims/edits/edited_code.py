@@ -5,33 +5,76 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import CodeType, FunctionType
 from typing import Any
 
-from exportdoctor.shims.edits.source_text import changed_function
+from exportdoctor.shims.edits.source_text import changed_function, changed_lambda
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Shim
-from exportdoctor.shims.rules.code.code_swap import compile_for, inside_decorators, swap_code
+from exportdoctor.shims.rules.code.code_swap import (
+    all_code,
+    attached_functions,
+    compile_for,
+    definition_of,
+    inside_decorators,
+    swap_code,
+)
+from exportdoctor.shims.rules.code.lambda_source import LAMBDA, as_definition
+
+_RUNS = "_edit_runs"
+"""The name by which edited code calls what notes that it runs."""
 
 
 def edit_shim(*, id: str, title: str, file: str, before: str, after: str) -> Shim:
-    """A shim under which the function of `file` that differs between two texts of it runs as in the second."""
+    """A shim under which the function of `file` that differs between two texts of it runs as in the second; a lambda
+    that modules hold does so itself. Not applicable where the export does not run what was replaced."""
 
     @contextmanager
     def enter(call: ExportCall) -> Iterator[ExportCall]:
-        node = changed_function(before, after)
-        if node is None or (function := _function_at(call, file, node.name, _first_lines(node))) is None:
+        functions, node = _find_edited(call, file, before, after)
+        if node is None or not functions:
             raise NotApplicable("the function of the edit is not one that can be replaced")
+        runs: list[None] = []
         node.decorator_list = []
-        code = compile_for(function, node)
-        if code is None:
+        if not call.options.strict:  # dynamo may refuse what the note does
+            noted = ast.Expr(ast.Call(ast.Name(_RUNS, ast.Load()), [], []))
+            node.body.insert(0, ast.copy_location(noted, node.body[0]))
+        codes = {one: code for one in functions if (code := compile_for(one, node)) is not None}
+        if len(codes) < len(functions):
             raise NotApplicable("the edited function needs other variables of the function around it")
-        with swap_code({function: code}, {"torch": sys.modules["torch"]} if "torch" in code.co_names else {}):
-            yield call
+        names: dict[str, Any] = {_RUNS: lambda: runs.append(None)}
+        if any("torch" in each.co_names for code in codes.values() for each in all_code(code)):
+            names["torch"] = sys.modules["torch"]
+
+        def check(_: object = None) -> None:
+            if not runs and not call.options.strict:
+                raise NotApplicable(f"the export does not run {functions[0].__qualname__}, which it changes")
+
+        with swap_code(codes, names):
+            try:
+                yield replace(call, checks=(*call.checks, check))
+            except Exception:
+                check()
+                raise
 
     return Shim(id=id, title=title, soundness="exact", enter=enter)
+
+
+def _find_edited(
+    call: ExportCall, file: str, before: str, after: str
+) -> tuple[list[FunctionType], ast.FunctionDef | None]:
+    """The functions that differ, and what they become."""
+    if (changed := changed_lambda(before, after)) is not None:
+        is_meant = _is_at(file, LAMBDA, {changed.lineno})
+        held = [one for value in attached_functions(call.module) for one in inside_decorators(value, is_meant)]
+        if held and all(definition_of(one) is not None for one in held):
+            return list(dict.fromkeys(held)), as_definition(changed)
+    node = changed_function(before, after)
+    function = _function_at(call, file, node.name, _first_lines(node)) if node is not None else None
+    return [function] if function is not None else [], node
 
 
 def _first_lines(node: ast.FunctionDef) -> set[int]:
@@ -41,14 +84,20 @@ def _first_lines(node: ast.FunctionDef) -> set[int]:
 
 def _function_at(call: ExportCall, file: str, name: str, lines: set[int]) -> FunctionType | None:
     """The function of that name defined there, among the methods of the module's classes and the file's own names."""
-    path = os.path.realpath(file)
-
-    def is_meant(code: CodeType) -> bool:
-        return code.co_name == name and code.co_firstlineno in lines and os.path.realpath(code.co_filename) == path
-
+    path, is_meant = os.path.realpath(file), _is_at(file, name, lines)
     holders: list[Any] = list(dict.fromkeys(kind for module in call.module.modules() for kind in type(module).__mro__))
     for module in list(sys.modules.values()):
         if os.path.basename(getattr(module, "__file__", None) or "") == os.path.basename(path):
             holders += [module, *(value for value in list(vars(module).values()) if isinstance(value, type))]
     values = (value for holder in holders for value in list(vars(holder).values()) if not isinstance(value, type))
     return next((found for value in values for found in inside_decorators(value, is_meant)), None)
+
+
+def _is_at(file: str, name: str, lines: set[int]) -> Callable[[CodeType], bool]:
+    """Whether code is that of a function of this name which begins there."""
+    path = os.path.realpath(file)
+
+    def is_meant(code: CodeType) -> bool:
+        return code.co_name == name and code.co_firstlineno in lines and os.path.realpath(code.co_filename) == path
+
+    return is_meant

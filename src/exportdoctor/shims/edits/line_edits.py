@@ -70,6 +70,7 @@ def _cond(place: LinePlace) -> Iterator[list[Splice]]:
     """The same with `torch.cond`, whose operands are the local names that the arms read."""
     local = {name.arg for name in ast.walk(place.function.args) if isinstance(name, ast.arg)} - {"self"}
     local |= {node.id for node in ast.walk(place.function) if isinstance(node, ast.Name) and _is_stored(node)}
+    local |= {name.arg for name in ast.walk(place.statement) if isinstance(name, ast.arg)}  # of lambdas in it
 
     def call_of(test: str, one: str, other: str) -> str:
         read = {node.id for text in (one, other) for node in ast.walk(ast.parse(text, mode="eval"))

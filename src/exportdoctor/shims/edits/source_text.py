@@ -105,14 +105,43 @@ def _head_end(statement: ast.stmt) -> int:
 
 def changed_function(before: str, after: str) -> ast.FunctionDef | None:
     """The one function of the new text whose code differs; its line numbers are those of the old text's function."""
+    old, new = _changed_functions(before, after)
+    return ast.increment_lineno(new, old.lineno - new.lineno) if old is not None and new is not None else None
+
+
+def changed_lambda(before: str, after: str) -> ast.Lambda | None:
+    """The innermost lambda in whose body that function differs, and in nothing else; its line numbers are those of the
+    old text's lambda."""
+    old, new = _innermost_lambda(*_changed_functions(before, after))
+    return ast.increment_lineno(new, old.lineno - new.lineno) if old is not None and new is not None else None
+
+
+def _innermost_lambda(
+    old: ast.AST | None, new: ast.AST | None, found: tuple[ast.Lambda | None, ast.Lambda | None] = (None, None)
+) -> tuple[ast.Lambda | None, ast.Lambda | None]:
+    """Of two trees the lambdas in which all that differs stands; what defaults are is computed outside of theirs."""
+    if old is None or new is None or type(old) is not type(new):
+        return found
+    if isinstance(old, ast.Lambda) and isinstance(new, ast.Lambda):
+        if ast.dump(old.args) != ast.dump(new.args):
+            return found
+        found = old, new
+    parts = list(ast.iter_child_nodes(old)), list(ast.iter_child_nodes(new))
+    if len(parts[0]) != len(parts[1]):
+        return found
+    differ = [pair for pair in zip(*parts, strict=True) if ast.dump(pair[0]) != ast.dump(pair[1])]
+    return _innermost_lambda(*differ[0], found) if len(differ) == 1 else found
+
+
+def _changed_functions(before: str, after: str) -> tuple[ast.FunctionDef | None, ast.FunctionDef | None]:
     old, new = _definitions(before), _definitions(after)
     for name, node in new.items():
         if name in old and ast.dump(node) != ast.dump(old[name]):
             inner = [other for other in new if other.startswith(f"{name}.") and other in old
                      and ast.dump(new[other]) != ast.dump(old[other])]  # fmt: skip
             if not inner:
-                return ast.increment_lineno(node, old[name].lineno - node.lineno)
-    return None
+                return old[name], node
+    return None, None
 
 
 def _definitions(text: str) -> dict[str, ast.FunctionDef]:

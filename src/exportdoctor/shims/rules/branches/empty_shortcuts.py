@@ -23,7 +23,7 @@ from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall, Inputs
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
-from exportdoctor.shims.rules.code.code_swap import compile_for, definition_of, swap_code, user_functions
+from exportdoctor.shims.rules.code.code_swap import compile_for, definition_of, name_of, swap_code, user_functions
 from exportdoctor.shims.rules.code.pure_callees import only_computes
 from exportdoctor.targets.eager import CallResult, run_calls, same_values
 from exportdoctor.torch_internals.module_proxies import is_same_module, state_id
@@ -234,7 +234,7 @@ def _rewritten(function: FunctionType) -> CodeType | None:
     node = definition_of(function)
     if node is None:
         return None
-    conditions = _Conditions(f"{function.__module__}.{function.__qualname__}")
+    conditions = _Conditions(name_of(function))
     changed = conditions.visit(node)
     return compile_for(function, changed) if conditions.count else None
 

@@ -25,7 +25,7 @@ from exportdoctor.shims.rules.branches.arm_choice import (
 )
 from exportdoctor.shims.rules.branches.arm_writes import COPY, OWN_TENSOR, WRITTEN, is_copy, own_of_arm
 from exportdoctor.shims.rules.branches.loop_exits import LEFT, exits_in, is_flag
-from exportdoctor.shims.rules.code.code_swap import ARM
+from exportdoctor.shims.rules.code.code_swap import ARM, name_of
 from exportdoctor.shims.rules.code.made_code import call_of, load, thunk
 from exportdoctor.shims.rules.code.name_flow import OTHER_SCOPES, all_names, stored_names
 from exportdoctor.shims.rules.code.name_uses import identified_names
@@ -274,7 +274,7 @@ class MergedBranches(ast.NodeTransformer):
     def choice(self, test: ast.expr, *arms: ast.expr) -> ast.Call:
         """The call for the branch that was counted last, whose name is unlike that of any other."""
         function = self.purity.function
-        name = ast.Constant(f"{function.__module__}.{function.__qualname__}:{self.within}{self.count}")
+        name = ast.Constant(f"{name_of(function)}:{self.within}{self.count}")
         asked = ast.keyword("asked", thunk(copy.deepcopy(test)))
         return ast.Call(load(self.choose), [name, self.condition(copy.deepcopy(test)), *arms], [asked])
 

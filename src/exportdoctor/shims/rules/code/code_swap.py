@@ -17,6 +17,7 @@ from exportdoctor.core.failure.frames import is_local_file, is_user_file
 from exportdoctor.core.parse_indented import parse_indented
 from exportdoctor.core.patch_attribute import patch_item
 from exportdoctor.shims.export_call import ExportCall
+from exportdoctor.shims.rules.code.lambda_source import LAMBDA, definition_of_lambda
 from exportdoctor.shims.rules.code.plain_match import MatchesAsBranches
 from exportdoctor.targets.held_state import attributes_of
 
@@ -26,6 +27,7 @@ _MADE: WeakKeyDictionary[FunctionType, ast.FunctionDef] = WeakKeyDictionary()
 _WRITTEN: WeakKeyDictionary[CodeType, ast.FunctionDef] = WeakKeyDictionary()
 """The definitions of code that was compiled here: a second rewrite of a function goes on from the first."""
 _INSIDE: WeakSet[FunctionType] = WeakSet()
+_FUNCTIONS = (FunctionType, staticmethod, classmethod, property)
 ARM = "_arm"
 """Begins the name of a function, or of its `*` parameter, whose code a rewrite has moved there from around it."""
 
@@ -38,9 +40,10 @@ def function_of(
     attached: Iterable[Any] = (),
 ) -> FunctionType | None:
     """The function of some code: a method of one of `classes` or of the class of its first argument, one of `attached`,
-    or what its qualified name says among `names`, its globals, inside decorators.
+    or what its qualified name says among `names`, its globals, inside decorators. A lambda has the name by which a
+    class or its file holds it.
 
-    `None` for one that is made anew at each call, and for a lambda.
+    `None` for one that is made anew at each call.
     """
     first = locals_.get(code.co_varnames[0]) if code.co_argcount else None
     for owner in (*classes, *type(first).__mro__):
@@ -50,6 +53,9 @@ def function_of(
     for one in attached:
         if found := next(inside_decorators(one, lambda one: one is code), None):
             return found
+    if code.co_name == LAMBDA:
+        named = (one for held in (names, *map(vars, classes)) for one in held.values() if isinstance(one, _FUNCTIONS))
+        return next((found for one in named for found in inside_decorators(one, lambda one: one is code)), None)
     holder: Any = names
     for name in code.co_qualname.split("."):
         held = vars(holder) if isinstance(holder, type) else attributes_of(holder)
@@ -126,13 +132,22 @@ def user_functions(call: ExportCall, wanted: Callable[[CodeType], bool]) -> Iter
 
 
 def attached_functions(root: Any) -> list[Any]:
-    """What the modules call that is no method of their class: hooks around forward, and functions in attributes."""
+    """What the modules call that is no method of their class: hooks around forward, and functions in attributes, also
+    in lists, tuples and dicts there."""
     found: list[Any] = []
     for module in root.modules():
         for hooks in (module._forward_pre_hooks, module._forward_hooks):
             found += hooks.values()
-        found += [one for one in vars(module).values() if isinstance(one, FunctionType | MethodType)]
+        for value in vars(module).values():
+            several = value.values() if type(value) is dict else value if type(value) in (list, tuple) else (value,)
+            found += [one for one in several if isinstance(one, FunctionType | MethodType)]
     return found
+
+
+def name_of(function: FunctionType) -> str:
+    """Its qualified name with that of its file; a lambda's has the line, for others may have the same name."""
+    line = f":{function.__code__.co_firstlineno}" if function.__code__.co_name == LAMBDA else ""
+    return f"{function.__module__}.{function.__qualname__}{line}"
 
 
 def _named_by(function: FunctionType) -> list[Any]:
@@ -176,17 +191,19 @@ def _is_filled(cell: Any) -> bool:
 
 
 def definition_of(function: FunctionType) -> ast.FunctionDef | None:
-    """Its syntax tree with the line numbers of its file, without decorators, `match` on plain values as branches;
-    `None` where there is no source."""
+    """Its syntax tree with the line numbers of its file, without decorators, `match` on plain values as branches; that
+    of a lambda is a definition, too. `None` where there is no source."""
     known = _MADE.get(function) or _WRITTEN.get(function.__code__)
     if known is not None:
         return copy.deepcopy(known)
+    if function.__code__.co_name == LAMBDA:
+        return definition_of_lambda(function.__code__)
     try:
         tree = parse_indented(inspect.getsource(function.__code__))
     except (OSError, TypeError, SyntaxError):
         return None
     node = MatchesAsBranches().visit(tree).body[0] if tree.body else None
-    if not isinstance(node, ast.FunctionDef) or node.name != function.__code__.co_name:  # a lambda in a line with `def`
+    if not isinstance(node, ast.FunctionDef) or node.name != function.__code__.co_name:  # an expression's own function
         return None
     ast.increment_lineno(node, function.__code__.co_firstlineno - 1)
     node.decorator_list = []
