@@ -587,7 +587,7 @@ class PropertyThatCounts(Attack):
 class Child(Attack):
     def forward(self, x: Tensor) -> Tensor:
         if x.sum() > 0:
-            x = self._apply_to(x)
+            x = self._apply_to(x) * 1
         return x + self.last
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from exportdoctor.shims.rules.code.name_flow import all_names
+from exportdoctor.shims.rules.code.writes import is_without_gradients
 
 HELD = "_held"
 """How the names begin that stand for attributes."""
@@ -73,7 +74,7 @@ class _Assignments(ast.NodeTransformer):
         changed = (one.target for one in nodes if isinstance(one, ast.AugAssign))
         return (
             not bare
-            and not any(isinstance(one, _LEAVES) for one in nodes)
+            and not any(isinstance(one, _LEAVES) and not is_without_gradients(one) for one in nodes)
             and not any(isinstance(one, ast.Attribute) and one.attr in held for one in changed)
             and all(isinstance(getattr(one, name, None), torch.nn.Module) for one in self.instances for name in called)
             and all(_holds_tensor(one, attr) for one in self.instances for attr in held)

@@ -10,18 +10,18 @@ from __future__ import annotations
 import builtins
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 from exportdoctor.shims.record import NotApplicable
-from exportdoctor.shims.rules.branches.arm_watch import Unmergeable, reachable, watch_arm
+from exportdoctor.shims.rules.branches.arm_watch import Unmergeable, copy_values, reachable, watch_arm
 from exportdoctor.shims.rules.branches.arm_writes import COPY, OWN_TENSOR, WRITTEN, Holder, is_copy
 from exportdoctor.shims.rules.branches.chosen_numbers import beside_tensor, choose_number, choose_tensor
 from exportdoctor.shims.rules.code.later_writes import LaterWrites
 from exportdoctor.shims.rules.code.observed_rewrite import UNBOUND, ObservedRewrite, value_of
 from exportdoctor.shims.rules.code.pure_callees import only_computes
-from exportdoctor.shims.rules.code.writes import WRITE_BACK
+from exportdoctor.shims.rules.code.writes import WITHOUT_GRADIENTS, WRITE_BACK
 from exportdoctor.targets.eager import same_values, storage_id
 from exportdoctor.torch_internals.loop_operators import plain_tracing
 from exportdoctor.torch_internals.shape_env import has_unbacked_size, same_sizes
@@ -86,7 +86,7 @@ class ArmChoices(ObservedRewrite):
         return {CHOOSE: self.choose, VALUE: value_of, BOTH: both_hold, EITHER: either_holds, NOT: does_not_hold,
                 NUMBER: number_of, EQUAL: all_equal, ANY: any_holds, ALL: all_hold, WITHIN: is_within,
                 WRITTEN: value_of, COPY: self.copy_to_write, WRITE_BACK: self.write_back,
-                OWN_TENSOR: self.own_tensor}  # fmt: skip
+                OWN_TENSOR: self.own_tensor, WITHOUT_GRADIENTS: without_gradients}  # fmt: skip
 
     @only_computes
     def choose(
@@ -161,8 +161,9 @@ class ArmChoices(ObservedRewrite):
             raise Unmergeable("an arm writes into an object")
         return value
 
-    def write_back(self, read: Callable[[], Any], written: Any) -> Any:
-        """The tensor, list or dict that `read` gives, with what its copy holds; a number in place of another one."""
+    def write_back(self, read: Callable[[], Any], written: Any, *, recorded: bool = True) -> Any:
+        """The tensor, list or dict that `read` gives, with what its copy holds; a number in place of another one. Where
+        it is not `recorded`, autograd takes the tensor for what it was before."""
         import torch
 
         value = written if written is UNBOUND else read()
@@ -175,8 +176,10 @@ class ArmChoices(ObservedRewrite):
         if not isinstance(value, torch.Tensor):
             return value if isinstance(value, list | dict) else written
         if self.watches and self.watches[-1] is not None:
-            return self.watches[-1].write_back(value, written)
-        return value.copy_(written)
+            self.watches[-1].write_back(value, written, recorded=recorded)
+        else:
+            copy_values(value, written, recorded=recorded)
+        return value
 
     def _as_before(self, condition: Any, then: Any, other: Any, before: tuple[Any, ...], asked: Any) -> Any:
         return then(*before) if (condition if asked is None else asked()) else other(*before)
@@ -271,6 +274,13 @@ class ArmChoices(ObservedRewrite):
             self.held += [(one, one.detach().clone()) for one in self._find_shared(watches, results) if _is_tensor(one)]
         known.refuses |= _has_nan(left) and not _has_nan(taken)
         return (then if holds else other)(*before) if taken is _NOTHING else taken
+
+
+def without_gradients() -> AbstractContextManager[Any]:
+    """`torch.no_grad()`, where gradients are recorded: torch cannot save a program that has one inside of another."""
+    import torch
+
+    return torch.no_grad() if torch.is_grad_enabled() else nullcontext()
 
 
 def _writes_copies(*arms: Callable[..., Any]) -> bool:

@@ -97,13 +97,12 @@ def watch_arm(codes: Collection[CodeType], *, calls: bool) -> Any:
                 raise Unmergeable("an arm writes into a list or dict that it may also reach by another name")
             return container.copy()
 
-        def write_back(self, tensor: Any, copy: Any) -> Any:
-            """The tensor with the values of its copy. A view of that would be one of something else from here on."""
+        def write_back(self, tensor: Any, copy: Any, *, recorded: bool) -> None:
+            """Gives the tensor the values of its copy. A view of that would be one of something else from here on."""
             if _storage_of(tensor) in self.copied:
                 self.copied.remove(_storage_of(tensor))
-            written = tensor.copy_(copy)
+            copy_values(tensor, copy, recorded=recorded)
             self.copied.append(_storage_of(copy))
-            return written
 
         def new_ones(self, result: Any) -> set[int]:
             """The tensors of the arm's result, by identity, that were made in it and share values with no other."""
@@ -147,6 +146,16 @@ def watch_arm(codes: Collection[CodeType], *, calls: bool) -> Any:
                     self.kept.append(hold_storage_id(leaf))
 
     return Watch()
+
+
+def copy_values(tensor: Any, other: Any, *, recorded: bool) -> None:
+    """Gives the tensor the values of another one. Where that is not `recorded`, autograd takes it for what it was."""
+    import torch
+
+    if recorded or not torch.is_grad_enabled():
+        tensor.copy_(other)
+    else:
+        tensor.detach().copy_(other.detach())
 
 
 def _writes(name: str) -> bool:

@@ -17,13 +17,22 @@ from exportdoctor.shims.rules.code.made_code import call_of, load, thunk
 from exportdoctor.shims.rules.code.name_flow import all_names, is_arm, names_in_other_scopes, stored_names
 from exportdoctor.shims.rules.code.name_uses import bindings_of, identified_names
 from exportdoctor.shims.rules.code.own_containers import own_containers
-from exportdoctor.shims.rules.code.writes import ADDS, WRITE_BACK, Write, is_in_place_update, writes_of
+from exportdoctor.shims.rules.code.writes import (
+    ADDS,
+    WRITE_BACK,
+    Write,
+    is_in_place_update,
+    is_without_gradients,
+    writes_of,
+)
 
 WRITTEN, COPY, OWN_TENSOR = "_value_to_write", "_copy_to_write", "_own_tensor"
 """The names by which the code calls what reads, copies and checks. What reads, and what writes back, is given the value
 as a function, for its name may not be bound where no arm that writes into it is taken."""
 _COPIES = f"{ARM}_copy"
 """How the names of copies begin."""
+_RECORDED = "recorded"
+"""The argument that says whether autograd records what is written back."""
 _LEAVES = (
     ast.Return, ast.Break, ast.Continue, ast.Raise, ast.Try, ast.With, ast.FunctionDef, ast.Lambda, ast.ClassDef,
     ast.Global, ast.Nonlocal, ast.Delete, ast.NamedExpr,
@@ -60,26 +69,34 @@ class _Copies:
     """Names of lists and dicts that the function makes, and that no other name can stand for."""
     count: int = 0
 
-    def of_block(self, statements: Sequence[ast.stmt], *, inside: bool) -> list[ast.stmt]:
+    def of_block(self, statements: Sequence[ast.stmt], *, inside: bool, recorded: bool = True) -> list[ast.stmt]:
         made: list[ast.stmt] = []
         for one in statements:
             chosen = isinstance(one, ast.If) and (inside or self.is_open(one.test))
+            is_recorded = recorded and not is_without_gradients(one)
             if not isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 for name in ("body", "orelse", "finalbody"):
                     if isinstance(block := getattr(one, name, None), list):
-                        setattr(one, name, self.of_block(block, inside=inside or chosen))
-            made += self._of_branch(one) if isinstance(one, ast.If) and chosen else [one]
+                        setattr(one, name, self.of_block(block, inside=inside or chosen, recorded=is_recorded))
+            made += self._of_branch(one, recorded) if isinstance(one, ast.If) and chosen else [one]
         return made
 
-    def _of_branch(self, node: ast.If) -> list[ast.stmt]:
-        """The branch, with what each arm writes into as a copy."""
+    def _of_branch(self, node: ast.If, may_record: bool) -> list[ast.stmt]:
+        """The branch, with what each arm writes into as a copy; autograd records nothing of it unless it `may_record`
+        it."""
         arms = [*node.body, *node.orelse]
-        if any(isinstance(one, _LEAVES) and not is_arm(one) for arm in arms for one in ast.walk(arm)):
+        every = [one for arm in arms for one in ast.walk(arm)]
+        if any(isinstance(one, _LEAVES) and not is_arm(one) and not is_without_gradients(one) for one in every):
             return [node]
+        silent = {id(part) for one in every if isinstance(one, ast.With) for part in ast.walk(one)}
         written: dict[str, list[Write]] = {}
-        for one in (each for arm in arms for each in ast.walk(arm)):
+        recorded: dict[str, set[bool]] = {}
+        for one in every:
             for write in writes_of(one):
                 written.setdefault(ast.unparse(write.root), []).append(write)
+                recorded.setdefault(ast.unparse(write.root), set()).add(
+                    may_record and _is_recorded(one) and id(one) not in silent
+                )
         added = {write.root.id for writes in written.values() for write in writes
                  if write.rebinds and isinstance(write.root, ast.Name)}  # fmt: skip
         bound = {one.id for arm in arms for one in stored_names(arm) if one.id not in added} | self.others
@@ -89,6 +106,8 @@ class _Copies:
         for text, writes in written.items():
             root = writes[0].root
             if text.partition(".")[0] in bound or (isinstance(root, ast.Attribute) and not self.is_plain(root)):
+                continue
+            if len(recorded[text]) > 1:  # autograd records one write and not the other
                 continue
             self.count += 1
             name = f"{_COPIES}_{self.count}"
@@ -101,6 +120,8 @@ class _Copies:
             before.append(_bind(name, call_of(WRITTEN, thunk(root))))
             back = call_of(WRITE_BACK, thunk(root), load(name))
             rebinds = any(write.rebinds for write in writes)
+            if False in recorded[text]:
+                back.keywords.append(ast.keyword(_RECORDED, ast.Constant(False)))
             after.append(ast.Assign([_to_store(root)], back) if rebinds else ast.Expr(back))
         return [ast.copy_location(one, node) for one in (*before, node, *after)]
 
@@ -109,6 +130,12 @@ class _Copies:
             return "attribute"
         own = isinstance(root, ast.Name) and root.id in self.containers and all(write.is_direct for write in writes)
         return "own list" if own else "name"
+
+
+def _is_recorded(node: ast.AST) -> bool:
+    """Whether autograd records the write, unless there is something around it in which it records none."""
+    call = node.value if isinstance(node, ast.Assign | ast.Expr) else node
+    return not (isinstance(call, ast.Call) and any(one.arg == _RECORDED for one in call.keywords))
 
 
 def _is_bound_otherwise(name: str, arms: Sequence[ast.stmt]) -> bool:

@@ -21,6 +21,7 @@ from exportdoctor.shims.rules.branches.arm_attributes import assign_by_names
 from exportdoctor.shims.rules.branches.arm_choice import ArmChoices
 from exportdoctor.shims.rules.branches.arm_ends import ArmEnds
 from exportdoctor.shims.rules.branches.arm_writes import write_into_copies
+from exportdoctor.shims.rules.branches.inlined_calls import inline_calls
 from exportdoctor.shims.rules.branches.loop_attributes import assign_behind_loops
 from exportdoctor.shims.rules.branches.loop_exits import LoopExits, asks_for_flags
 from exportdoctor.shims.rules.branches.merge_branches import MergedBranches, OpenConditions, with_returns_last
@@ -39,14 +40,16 @@ def rewrite_branches(
     node = definition_of(function)
     if node is None or READS_ALL_NAMES & {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}:
         return None
-    write_counters_as_bindings(node)
     # where a condition begins below its `if`, Python names the line of the `if` as the one that asks
     conditions = (one for one in ast.walk(node) if isinstance(one, ast.If | ast.IfExp) and one.lineno in lines)
     lines |= {one.test.lineno for one in conditions}
-    assign_behind_loops(node, OpenConditions(lines, node).is_open, Purity(function=function, instances=instances))
+    purity = Purity(function=function, instances=instances)
+    inline_calls(node, OpenConditions(lines, node).is_open, purity)
+    write_counters_as_bindings(node)
+    assign_behind_loops(node, OpenConditions(lines, node).is_open, purity)
     assign_by_names(node, OpenConditions(lines, node).is_open, instances)
     ArmEnds(OpenConditions(lines, node).is_open).of_function(node)
-    purity, plain = Purity(function=function, instances=instances), copy.deepcopy(node)
+    plain = copy.deepcopy(node)
     LoopExits(purity, OpenConditions(lines, node).is_open).of_function(node)
     for one in (node, plain):
         is_open = OpenConditions(lines, one).is_open
@@ -87,7 +90,8 @@ SHIM = Shim(
         "gives NaN), torch.cond computes one arm only; the shim does not apply where torch does not take them. Arms "
         "must only compute, by assignments to local names or to tensors that `self` holds, or write into tensors, and "
         "into lists and dicts that the function makes: they write into copies, and the values that are chosen are "
-        "written back. They may not raise, "
+        "written back. Where they call a method of the module that does so, its statements stand in place of the call. "
+        "They may not raise, "
         "draw random values, or read what they write into by another name. What an arm prints, warns or logs is left "
         "out of the program, with the whole branch where it does nothing else. A loop that is left where a value says "
         "so, by `break` or `return`, is run to its end, and its later steps change nothing. It may keep a tensor on "

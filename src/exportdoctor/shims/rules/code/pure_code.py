@@ -34,6 +34,7 @@ from exportdoctor.shims.rules.code.writes import (
     WRITE_BACK,
     is_in_place,
     is_in_place_update,
+    is_without_gradients,
     parts_of,
 )
 
@@ -47,6 +48,7 @@ _STATEMENTS = (ast.Assign, ast.AnnAssign, ast.If, ast.For, ast.Return, ast.Pass,
 _REFUSED = (
     ast.Yield, ast.YieldFrom, ast.Await, ast.NamedExpr, ast.Global, ast.Nonlocal, ast.AugAssign, ast.Delete,
 )  # fmt: skip
+_EXITS = (ast.Return, ast.Break, ast.Continue)
 _DEPTH = 4
 _UNKNOWN = object()
 
@@ -137,6 +139,8 @@ class Purity:
             return self.may_raise
         if isinstance(node, ast.FunctionDef) and is_arm(node):
             return self.of_statements(node.body)
+        if isinstance(node, ast.With) and is_without_gradients(node):
+            return not any(isinstance(one, _EXITS) for one in ast.walk(node)) and self.of_statements(node.body)
         if not isinstance(node, _STATEMENTS):
             return False
         targets = getattr(node, "targets", [getattr(node, "target", None)])

@@ -11,6 +11,8 @@ from exportdoctor.shims.rules.code.pure_callees import has_pure_name
 
 WRITE_BACK = "_write_back"
 """The name by which rewritten code calls what writes its second argument into what the first, a function, gives."""
+WITHOUT_GRADIENTS = "_without_gradients"
+"""The name by which rewritten code calls `torch.no_grad`."""
 ADDS = frozenset({"append", "extend", "insert"})
 """Methods that add to a list."""
 VIEWS = frozenset({"diagonal", "narrow", "select", "squeeze", "swapaxes", "swapdims", "t", "transpose", "unsqueeze",
@@ -47,6 +49,14 @@ def writes_of(node: ast.AST) -> Iterator[Write]:
     for one in written:
         if (root := root_of(one)) is not None:
             yield Write(root, of_items and _is_root_or_item(one), rebinds)
+
+
+def is_without_gradients(node: ast.AST) -> bool:
+    """Whether it is a `with` in which autograd records nothing, and that does nothing else."""
+    match node:
+        case ast.With(items=[ast.withitem(context_expr=ast.Call(func=ast.Name(id=name)), optional_vars=None)]):
+            return name == WITHOUT_GRADIENTS
+    return False
 
 
 def _is_root_or_item(node: ast.expr) -> bool:
