@@ -8,16 +8,25 @@ torch does not take such arms, the shim does not apply, and `refused` says so.
 from __future__ import annotations
 
 import builtins
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+from exportdoctor.shims.export_call import ExportCall, Inputs
 from exportdoctor.shims.record import NotApplicable
-from exportdoctor.shims.rules.branches.arm_watch import Unmergeable, copy_values, reachable, watch_arm
+from exportdoctor.shims.rules.branches.arm_watch import (
+    RefusesNothing,
+    Unmergeable,
+    copy_values,
+    reachable,
+    watch_arm,
+)
 from exportdoctor.shims.rules.branches.arm_writes import COPY, OWN_TENSOR, WRITTEN, Holder, is_copy
 from exportdoctor.shims.rules.branches.chosen_numbers import beside_tensor, choose_number, choose_tensor
+from exportdoctor.shims.rules.branches.empty_shortcuts import alike_rows
 from exportdoctor.shims.rules.code.later_writes import LaterWrites
 from exportdoctor.shims.rules.code.observed_rewrite import UNBOUND, ObservedRewrite, value_of
 from exportdoctor.shims.rules.code.pure_callees import only_computes
@@ -29,9 +38,12 @@ from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
 
 CHOOSE, VALUE, BOTH, EITHER, NOT = "_choose_arm", "_value_of", "_both_hold", "_either_holds", "_does_not_hold"
 NUMBER, EQUAL, ANY, ALL, WITHIN = "_number_of", "_all_equal", "_any_holds", "_all_hold", "_is_within"
+LENGTH = "_length_of"
 """The names by which the code calls them."""
 
 _LARGEST_EXACT = 2**53
+_SECONDS = 5.0
+"""Of processor time for inputs with rows alike."""
 _NOTHING = object()
 """What an arm gave that raised."""
 
@@ -42,9 +54,13 @@ class _Branch:
 
     `layout` is the one of all results that were seen; None where there are several, or they are not tensors alone.
     `arms` are those of which any was seen, 0 and 1. `unmergeable` says what an arm does that nobody may do unasked.
+    `undefined` says that the arm that was not taken gave NaN. `answers` are those that were no tensors: a condition on
+    sizes, which may be on how much was found.
     """
 
     refuses: bool = False
+    undefined: bool = False
+    answers: set[bool] = field(default_factory=set)
     layout: Any = None
     seen: list[Any] = field(default_factory=list)
     arms: set[int] = field(default_factory=set)
@@ -70,6 +86,8 @@ class ArmChoices(ObservedRewrite):
     branches: dict[str, _Branch] = field(default_factory=dict)
     watches: list[Any] = field(default_factory=list)
     """Those of the arms that run now; None for one of `torch.cond`."""
+    of_sizes: bool = False
+    """Whether a branch may be on a size that depends on values."""
     held: list[tuple[Any, Any]] = field(default_factory=list)
     """Tensors that an eager run has chosen, or chosen from, where the program has a copy; with their values then."""
 
@@ -80,12 +98,20 @@ class ArmChoices(ObservedRewrite):
             self.refuse(f"a tensor is written into {self.writes.named}")
         self.held.clear()
 
+    def further_inputs(self, call: ExportCall) -> Iterator[Inputs]:
+        """The example with all rows alike, with which less is found, while a condition on sizes has had one answer."""
+        end = time.process_time() + _SECONDS
+        for inputs in alike_rows((call.args, call.kwargs)) if self.of_sizes else ():
+            if time.process_time() > end or all(len(one.answers) != 1 for one in self.branches.values()):
+                break
+            yield inputs
+
     @property
     def names(self) -> dict[str, Any]:
         """What the names mean in the code."""
         return {CHOOSE: self.choose, VALUE: value_of, BOTH: both_hold, EITHER: either_holds, NOT: does_not_hold,
                 NUMBER: number_of, EQUAL: all_equal, ANY: any_holds, ALL: all_hold, WITHIN: is_within,
-                WRITTEN: value_of, COPY: self.copy_to_write, WRITE_BACK: self.write_back,
+                LENGTH: length_of, WRITTEN: value_of, COPY: self.copy_to_write, WRITE_BACK: self.write_back,
                 OWN_TENSOR: self.own_tensor, WITHOUT_GRADIENTS: without_gradients}  # fmt: skip
 
     @only_computes
@@ -109,17 +135,25 @@ class ArmChoices(ObservedRewrite):
         known = self.branches.get(branch)
         if known is not None and known.unmergeable:
             return self._as_before(condition, then, other, before, asked)
-        chosen = _as_truth(condition)
-        if known is not None and (known.refuses or (known.layout is not None and _is_traced_by_dynamo())):
-            return self._by_cond(branch, chosen, then, other, before, known)
+        chosen, of_size = _as_truth(condition), not _is_tensor(condition)
+        by_cond = known is not None and known.layout is not None and _is_traced_by_dynamo()
+        if known is not None and (known.refuses or known.undefined or by_cond):
+            may_be_where = of_size and not known.refuses and not _is_traced_by_dynamo()
+            found = self._by_cond(branch, chosen, then, other, before, known, must=not may_be_where)
+            if found is not _NOTHING:
+                return found
         if known is not None and len(known.arms) == 2 and _is_traced_by_dynamo() and not _writes_copies(then, other):
             return _merge(chosen, then(*before), other(*before))  # dynamo lets nothing be watched
-        watches = [watch_arm(self.codes, calls=known is None) for _ in range(2)]
+        watches = [watch_arm(self.codes, calls=known is None, nothing=of_size) for _ in range(2)]
         try:
             results = [self._run(watch, arm, before) for watch, arm in zip(watches, (then, other), strict=True)]
             if any(watch.refuses for watch in watches):
                 raise self._refuse(branch, "no eager run came there")
             found = _merge(chosen, *results)
+        except RefusesNothing as error:
+            if error.watch not in watches:
+                raise  # for a branch around this one
+            return self._by_cond(branch, chosen, then, other, before, known or _Branch())
         except Unmergeable:
             return self._as_before(condition, then, other, before, asked)
         self._remember(watches, results, found)
@@ -204,10 +238,21 @@ class ArmChoices(ObservedRewrite):
                 shared += [one, other, chosen]
         return shared
 
-    def _by_cond(self, branch: str, chosen: Any, then: Any, other: Any, before: tuple[Any, ...], known: _Branch) -> Any:
+    def _by_cond(
+        self,
+        branch: str,
+        chosen: Any,
+        then: Any,
+        other: Any,
+        before: tuple[Any, ...],
+        known: _Branch,
+        *,
+        must: bool = True,
+    ) -> Any:
         """The results by `torch.cond`, whose arms return tensors alone, of equal strides, that no input shares.
 
-        Raises NotApplicable, and notes it in `refused`, where torch does not take the arms.
+        Where torch does not take the arms, it raises NotApplicable, and notes it in `refused`, if that `must` be;
+        otherwise it gives `_NOTHING`.
         """
         import torch
 
@@ -231,6 +276,8 @@ class ArmChoices(ObservedRewrite):
                 if not _is_traced_by_dynamo():
                     self.writes.keep(*found, *_not_copied(then, other, before))
                 return tree_unflatten(found, layout)
+        if not must:
+            return _NOTHING
         raise self._refuse(branch, why)
 
     @contextmanager
@@ -269,10 +316,12 @@ class ArmChoices(ObservedRewrite):
             holds = bool(condition)
         except Exception:  # without values both arms are seen nevertheless
             return _merge(_as_truth(condition), *results)
+        if not _is_tensor(condition):
+            known.answers.add(holds)
         taken, left = results if holds else results[::-1]
         if taken is not _NOTHING and left is not _NOTHING:
             self.held += [(one, one.detach().clone()) for one in self._find_shared(watches, results) if _is_tensor(one)]
-        known.refuses |= _has_nan(left) and not _has_nan(taken)
+        known.undefined |= _has_nan(left) and not _has_nan(taken)
         return (then if holds else other)(*before) if taken is _NOTHING else taken
 
 
@@ -385,6 +434,13 @@ def is_within(value: Any, container: Any) -> Any:
     if _is_open(value) and (isinstance(container, list | tuple) or of_numbers):
         return _some_hold(value is one or value == one for one in container)
     return value in container
+
+
+@only_computes
+def length_of(function: Callable[..., Any], value: Any) -> Any:
+    """`len(value)`, of a tensor the size, which only a run of the program may know; where the code calls something else
+    `len`, what that gives."""
+    return value.shape[0] if function is builtins.len and _is_tensor(value) and value.dim() else function(value)
 
 
 @only_computes

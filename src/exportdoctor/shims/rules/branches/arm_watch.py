@@ -19,7 +19,7 @@ from exportdoctor.shims.rules.code.pure_code import Purity
 from exportdoctor.targets.eager import hold_storage_id, storage_id
 from exportdoctor.targets.held_state import attributes_of
 from exportdoctor.torch_internals.pytree_registry import flatten_once, node_kind
-from exportdoctor.torch_internals.shape_env import same_strides
+from exportdoctor.torch_internals.shape_env import has_unbacked_size, same_strides
 from exportdoctor.torch_internals.tracing_modes import outside_function_modes
 from exportdoctor.torch_internals.trees import tree_flatten
 
@@ -34,6 +34,11 @@ _DIVIDES = frozenset({
     "__rmod__", "__imod__",
 })  # fmt: skip
 """Functions that may refuse values: places out of range, singular matrices, nothing found; whole numbers by zero."""
+_REFUSES_NOTHING = frozenset({
+    "amax", "amin", "aminmax", "argmax", "argmin", "kthvalue", "max", "median", "min", "mode", "nanmedian",
+    "nanquantile", "quantile", "select", "topk",
+})  # fmt: skip
+"""Functions that may refuse a tensor without elements."""
 _WRITES = frozenset({
     "__setitem__", "__iadd__", "__iand__", "__idiv__", "__ifloordiv__", "__ilshift__", "__imod__", "__imul__",
     "__ior__", "__ipow__", "__irshift__", "__isub__", "__itruediv__", "__ixor__",
@@ -47,10 +52,20 @@ class Unmergeable(Exception):
     """The results of two arms cannot be chosen between by `torch.where`."""
 
 
-def watch_arm(codes: Collection[CodeType], *, calls: bool) -> Any:
+class RefusesNothing(Exception):
+    """An arm calls what may refuse a tensor of which only a run of the program knows whether it has elements; `watch`
+    saw it."""
+
+    def __init__(self, watch: Any) -> None:
+        super().__init__("a function may refuse that nothing was found")
+        self.watch = watch
+
+
+def watch_arm(codes: Collection[CodeType], *, calls: bool, nothing: bool = False) -> Any:
     """Its `run(arm, before)` gives the arm's result, and raises Unmergeable for an arm that leaves something behind: it
     writes into a tensor that is older, or calls code of the user's, none of `codes`, that does more than compute
-    (looked for if `calls`). `refuses` then says whether a function may refuse values."""
+    (looked for if `calls`). `refuses` then says whether a function may refuse values. With `nothing` it raises
+    RefusesNothing before an arm calls what may refuse that nothing was found."""
     import torch
     from torch.overrides import TorchFunctionMode
 
@@ -118,6 +133,8 @@ def watch_arm(codes: Collection[CodeType], *, calls: bool) -> Any:
                 raise Unmergeable(f"an arm calls {name}")
             if any(storage_id(one) in self.copied for one in given):
                 raise Unmergeable("an arm writes into a tensor that it reads by another name")
+            if nothing and _may_refuse_nothing(name, args) and any(map(has_unbacked_size, given)):
+                raise RefusesNothing(self)
             self._note(given)
             found = func(*args, **kwargs)
             self._keep_new(found, given)
@@ -161,6 +178,14 @@ def copy_values(tensor: Any, other: Any, *, recorded: bool) -> None:
 def _writes(name: str) -> bool:
     """Whether a function of this name writes into the first tensor that it is given."""
     return name in _WRITES or (name.endswith("_") and not name.endswith("__"))
+
+
+def _may_refuse_nothing(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether a function of this name may refuse a tensor without elements; an index does that is a number."""
+    places = args[1] if name == "__getitem__" else ()
+    return name in _REFUSES_NOTHING or any(
+        type(one) is int for one in (places if isinstance(places, tuple) else (places,))
+    )
 
 
 def _storage_of(tensor: Any) -> int:

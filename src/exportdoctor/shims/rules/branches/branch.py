@@ -1,6 +1,8 @@
-"""`if` on a tensor's value becomes a choice in the program, `torch.where` or `torch.cond`, where its arms are pure.
+"""`if` on a tensor's value, or on how much was found (`len(x[mask]) > 0`), becomes a choice in the program,
+`torch.where` or `torch.cond`, where its arms are pure.
 
-The conditions are found by running forward: every place where Python asks a tensor for its value. The function is
+The conditions are found by running forward: every place where Python asks a tensor for its value, or for a size that
+may depend on values. A size of an input stays a number, for a guard to be made of it. The function is
 rewritten by its syntax tree (`merge_branches.py`; `arm_choice.py` has what the code then calls). What cannot be chosen
 between (other sizes, dtypes or Python values) stays a branch, and fails as before.
 """
@@ -25,7 +27,7 @@ from exportdoctor.shims.rules.branches.inlined_calls import inline_calls
 from exportdoctor.shims.rules.branches.loop_attributes import assign_behind_loops
 from exportdoctor.shims.rules.branches.loop_exits import LoopExits, asks_for_flags
 from exportdoctor.shims.rules.branches.merge_branches import MergedBranches, OpenConditions, with_returns_last
-from exportdoctor.shims.rules.code.asked_lines import code_of_asking
+from exportdoctor.shims.rules.code.asked_lines import SizedByValues, code_of_asking
 from exportdoctor.shims.rules.code.code_swap import compile_for, definition_of, name_unreadable
 from exportdoctor.shims.rules.code.name_flow import READS_ALL_NAMES
 from exportdoctor.shims.rules.code.observed_rewrite import run_rewritten
@@ -69,9 +71,11 @@ def _code_of(function: FunctionType, lines: frozenset[int], instances: tuple[Any
 
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
-    choices, changes = ArmChoices(), code_of_asking(call, _code_of)
+    sizes = SizedByValues()
+    changes = code_of_asking(call, _code_of, sizes=sizes)
+    choices = ArmChoices(of_sizes=sizes.asked)
     if not changes:
-        why = "no function branches on a tensor's value with arms that only compute"
+        why = "no function branches on a tensor's value with arms that only compute, nor on how much was found"
         raise NotApplicable(name_unreadable(call) or why)
     with run_rewritten(call, choices, choices.names, changes) as given:
         yield given
@@ -84,10 +88,12 @@ SHIM = Shim(
     enter=_enter,
     does=(
         "An `if` on the value of a tensor, such as a clamp of values that overflow or an early return, or a `match` of "
-        "one with plain values, is rewritten in the function's syntax tree: both arms are computed, and the program "
+        "one with plain values, or on how much was found (`len(x[mask]) > 0`, `found.numel() == 0`), is rewritten in "
+        "the function's syntax tree: both arms are computed, and the program "
         "chooses between their results. Two numbers of one type give a number, which is read from such a choice. Where "
         "an arm may refuse the values for which it is not taken (it looks up places, divides whole numbers, raises, or "
-        "gives NaN), torch.cond computes one arm only; the shim does not apply where torch does not take them. Arms "
+        "gives NaN), torch.cond computes one arm only; the shim does not apply where torch does not take them, unless "
+        "an arm does no more than give NaN where nothing was found, which torch.where leaves out. Arms "
         "must only compute, by assignments to local names or to tensors that `self` holds, or write into tensors, and "
         "into lists and dicts that the function makes: they write into copies, and the values that are chosen are "
         "written back. Where they call a method of the module that does so, its statements stand in place of the call. "
@@ -103,9 +109,10 @@ SHIM = Shim(
         "arms that torch.where chooses between, both sides of `and` and `or`, and all that `any` and `all` go over can "
         "be computed in any case; a whole number that is compared with a float is at most 2**53 (the program asserts "
         "it); where one arm gives a number and the other a tensor of no dimension, one of its dtype does as well; "
-        "nobody needs what such an arm prints, warns or logs, or what such a loop leaves in an attribute that is no "
-        "buffer (no exported program does either), or takes gradients through an arm that is not taken and gives NaN "
-        "or infinity"
+        "something is found where torch asserts that for the whole program because one arm needs it, such as an argmax "
+        "(the program asserts it); nobody needs what such an arm prints, warns or logs, or what such a loop leaves in an "
+        "attribute that is no buffer (no exported program does either), or takes gradients through an arm that is not "
+        "taken and gives NaN or infinity"
     ),
     cures=(Cure(kinds=("data_dependent_value", "data_dependent_guard")),),
     needs={"torch": ">=2.8"},

@@ -18,6 +18,7 @@ from exportdoctor.shims.rules.branches.arm_choice import (
     CHOOSE,
     EITHER,
     EQUAL,
+    LENGTH,
     NOT,
     NUMBER,
     VALUE,
@@ -36,8 +37,8 @@ _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 
 
 def keep_tensors(node: ast.expr) -> ast.expr:
-    """A condition with tensors kept as tensors: no `bool()` or `.item()`, and operators for `and`, `or`, `not`, `in`,
-    `any`, `all`.
+    """A condition with tensors kept as tensors: no `bool()` or `.item()`, sizes for `len`, and operators for `and`,
+    `or`, `not`, `in`, `any`, `all`.
 
     Only where nothing but its truth counts: `(a or b) > 3` asks for a value, and is left as it is.
     """
@@ -51,6 +52,8 @@ def keep_tensors(node: ast.expr) -> ast.expr:
             return call_of(NOT, keep_tensors(value))
         case ast.Call(func=ast.Name(id="bool"), args=[value], keywords=[]):
             return keep_tensors(value)
+        case ast.Call(func=ast.Name(id="len")):
+            return _with_length(node)
         case ast.Call(func=ast.Name(id="any" | "all" as name) as function, args=[values], keywords=[]):
             if isinstance(values, ast.GeneratorExp | ast.ListComp):
                 kept = copy.copy(values)
@@ -85,12 +88,25 @@ def keep_tensors(node: ast.expr) -> ast.expr:
 def _numbers(one: ast.expr, other: ast.expr) -> tuple[ast.expr, ast.expr]:
     """The two sides of a comparison, where one is a number that `.item()` reads from a tensor as what that compares."""
     reads = [_read_number(side) for side in (one, other)]
+    one, other = map(_with_length, (one, other))
     if reads == [None, None]:
         return one, other
     both = ast.Constant(None not in reads)
     known = [read or (side, ast.Constant(None)) for side, read in zip((one, other), reads, strict=True)]
     (a, b), (c, d) = known
     return call_of(NUMBER, a, b, thunk(c), both), call_of(NUMBER, c, d, thunk(a), both)
+
+
+def _with_length(node: ast.expr) -> ast.expr:
+    """A number, as a size where it is `len` of a tensor, or reckoned with that."""
+    match node:
+        case ast.BinOp(left=one, op=op, right=other):
+            return ast.BinOp(_with_length(one), op, _with_length(other))
+        case ast.Call(func=ast.Name(id="len") as function, args=[value], keywords=[]) if not isinstance(
+            value, ast.Starred
+        ):
+            return call_of(LENGTH, function, value)
+    return node
 
 
 def _read_number(side: ast.expr) -> tuple[ast.expr, ast.expr] | None:

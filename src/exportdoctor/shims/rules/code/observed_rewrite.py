@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import CodeType, FunctionType
 from typing import Any
 
 from exportdoctor.core.patch_attribute import patch_item
-from exportdoctor.shims.export_call import ExportCall
+from exportdoctor.shims.export_call import ExportCall, Inputs
 from exportdoctor.shims.record import NotApplicable
 from exportdoctor.shims.rules.code.asked_lines import run_known
 from exportdoctor.shims.rules.code.code_swap import all_code, swap_code
@@ -45,6 +45,10 @@ class ObservedRewrite:
     def look_back(self) -> None:
         """Called where an eager run has just ended, before what it left is taken back."""
 
+    def further_inputs(self, call: ExportCall) -> Iterable[Inputs]:
+        """Those of which eager runs are observed beside the known ones; asked for one after the other."""
+        return ()
+
     def refuse(self, why: str) -> NotApplicable:
         """Why the shim does not apply. It is noted as well, for forward may catch what is raised; not while dynamo
         traces a step or an arm, where it takes no such note."""
@@ -74,7 +78,7 @@ def run_rewritten(
     with symbolic_numbers(call), swap_code(changes, names):
         ended = patch_item(call.module._forward_hooks, _LOOKS_BACK, lambda *_: rewrite.look_back())
         with ended, rewrite.observe():
-            run_known(call)
+            run_known(call, more=rewrite.further_inputs(call))
         if rewrite.refused:
             raise NotApplicable(rewrite.refused[0])
         try:

@@ -49,7 +49,7 @@ class StepChoices(ArmChoices):
         known, chosen = self.branches.get(branch), truth_of(condition)
         if known is None or len(known.arms) < 2 or known.unmergeable:
             raise self.refuse(f"no eager run computes both arms of {branch}, or one of them does more than compute")
-        if known.refuses:
+        if known.refuses or known.undefined:
             return self._by_cond(branch, chosen, then, other, before, known)
         return choose(chosen, then(*before), other(*before), flags)
 
