@@ -650,6 +650,57 @@ def test_no_assertion_is_called_a_choice_of_two_sides(line: str) -> None:
     assert "torch.where" not in next_step(found)
 
 
+@pytest.mark.parametrize(
+    ("line", "of"),
+    [
+        ("for e in chosen.unique().tolist():", "chosen"),
+        ("for e in torch.unique(chosen).tolist():", "chosen"),
+        ("for e in sorted(chosen.unique().cpu().tolist()):", "chosen"),
+        ("for e, n in chosen.unique().tolist():", ""),
+        ("for e in chosen.unique(return_counts=True)[0].tolist():", ""),
+        ("for e in chosen.tolist():", ""),
+        ("rows = [x[e] for e in chosen.unique().tolist()]", ""),
+    ],
+)
+def test_a_loop_over_the_numbers_that_were_found_is_told_to_go_over_all(line: str, of: str) -> None:
+    shown = ExceptionRecord(type="Error", message="Could not guard on data-dependent expression Eq(u0, 0)")
+    found = msgspec.structs.replace(
+        WINDOWS, kind=FailureKind.DATA_DEPENDENT_GUARD, exception=shown, source=line, op=None, known_issues=()
+    )
+    said = next_step(found)
+    assert ("Write `for e in range(n):`" in said) == bool(of)
+    assert not of or f"if `{of}` has no numbers but 0 to n - 1" in said
+
+
+@pytest.mark.slow
+def test_a_loop_over_all_numbers_exports_and_gives_what_that_over_the_found_ones_gives() -> None:
+    class Experts(nn.Module):
+        def __init__(self, numbers: Callable[[Tensor], list[int] | range]) -> None:
+            super().__init__()
+            self.experts = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
+            self.numbers = numbers
+
+        def forward(self, x: Tensor, chosen: Tensor) -> Tensor:
+            out = torch.zeros_like(x)
+            for e in self.numbers(chosen):
+                rows = (chosen == e).nonzero(as_tuple=True)
+                out[rows] = self.experts[e](x[rows])
+            return out
+
+    found = Experts(
+        lambda chosen: cast(list[int], chosen.unique().tolist())  # type: ignore[no-untyped-call]
+    )
+    every = Experts(lambda _: range(3))
+    every.load_state_dict(found.state_dict())
+    inputs, free = (torch.randn(4, 2), torch.tensor([0, 1, 1, 2])), {0: Dim.DYNAMIC}
+    with pytest.raises(Exception, match="data-dependent"):
+        torch.export.export(found, inputs, dynamic_shapes=(free, free))
+    program = torch.export.export(every, inputs, dynamic_shapes=(free, free)).module()
+    for rows in ([0, 0, 0], [2, 1], [1, 2, 0, 2, 2]):
+        given = torch.randn(len(rows), 2), torch.tensor(rows)
+        torch.testing.assert_close(program(*given), found(*given))
+
+
 def test_a_name_that_begins_as_an_assertion_is_none() -> None:
     shown = ExceptionRecord(type="Error", message="Could not guard on data-dependent expression Eq(u0, 1)")
     line = "assert_ok = x.sum() > 0 and y"

@@ -218,6 +218,10 @@ _CAUSES = (
         _Cause(kind, r"", _numbers_of_python, lambda *_: _OF_CONSTANTS)
         for kind in (FailureKind.DATA_DEPENDENT_GUARD, FailureKind.DATA_DEPENDENT_VALUE)
     ),
+    *(
+        _Cause(kind, r"", _of_the_line(line_advice.loop_over_found_numbers))
+        for kind in (FailureKind.DATA_DEPENDENT_GUARD, FailureKind.DATA_DEPENDENT_VALUE)
+    ),
     _Cause(
         FailureKind.DATA_DEPENDENT_GUARD,
         r"Could not guard on data-dependent expression Eq\(u\d+, 1\)",

@@ -161,6 +161,34 @@ def numbers_in_a_list(finding: Finding) -> str:
     return ""
 
 
+def loop_over_found_numbers(finding: Finding) -> str:
+    """`for expert in chosen.unique().tolist():`, a loop over the numbers that a tensor has."""
+    for tree in _trees(finding):
+        match tree.body:
+            case [ast.For(target=ast.Name(id=name), iter=over)] if of := _tensor_of_unique(over):
+                there = f"`for {name} in {ast.unparse(over)}:`"
+                return (
+                    f"Write `for {name} in range(n):` in place of {there}, if `{of}` has no numbers but 0 to n - 1, "
+                    "and the loop changes nothing for one that is not there: how often it runs depends on values else."
+                )
+    return ""
+
+
+def _tensor_of_unique(over: ast.expr) -> str:
+    """The tensor whose values are gone over, each once; empty where they are not."""
+    match over:
+        case ast.Call(func=ast.Attribute(value=inner, attr="tolist" | "cpu" | "detach"), args=[], keywords=[]):
+            return _tensor_of_unique(inner)
+        case ast.Call(func=ast.Name(id="sorted" | "list"), args=[inner], keywords=[]):
+            return _tensor_of_unique(inner)
+        case (
+            ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="unique"), args=[of], keywords=[])
+            | ast.Call(func=ast.Attribute(value=of, attr="unique"), args=[], keywords=[])
+        ):
+            return ast.unparse(of)
+    return ""
+
+
 def read_by_numpy(finding: Finding) -> str:
     """A function of numpy that is given a tensor."""
     what = (finding.expression or "").strip()
