@@ -214,6 +214,20 @@ class First(_Finding):
         return found[0] if found.shape[0] > 0 else x.new_zeros(2)
 
 
+class PlaceOfLargest(_Finding):
+    """Here, too, though torch.cond takes the arm."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.found(x)
+        return found[:, 0].argmax() if found.shape[0] > 0 else torch.tensor(0)
+
+
+class EqualSizes(_Finding):
+    def forward(self, x: Tensor) -> Tensor:
+        found, other = self.found(x), x[x[:, 1] > 2]
+        return (found + other).sum(0) if len(found) == len(other) else x.sum(0)
+
+
 class WrittenLater(_Finding):
     def forward(self, x: Tensor) -> Tensor:
         found = self.found(x)
@@ -221,9 +235,9 @@ class WrittenLater(_Finding):
         return torch.relu_(kept).sum(0) + found.sum(0)
 
 
-@pytest.mark.parametrize("make", [Raises, Appends, OfOtherSizes, First, WrittenLater])
+@pytest.mark.parametrize("make", [Raises, Appends, OfOtherSizes, First, PlaceOfLargest, EqualSizes, WrittenLater])
 def test_what_cannot_be_chosen_between_does_not_export(make: Callable[[], nn.Module]) -> None:
-    with pytest.raises(Exception, match=r"data-dependent|only compute|may refuse|written into"):  # noqa: SIM117
+    with pytest.raises(Exception, match=r"data-dependent|only compute|may refuse|asserts|written into"):  # noqa: SIM117
         with apply_shims([find("branch-as-where")], _call(make)) as given:
             export_program(given)
 

@@ -115,6 +115,12 @@ def has_unbacked_size(tensor: Any) -> bool:
     return bool(has_free_unbacked_symbols(tensor))
 
 
+def count_assertions(size: Any) -> int:
+    """How many conditions on sizes that depend on data the program will assert so far, where the size is symbolic."""
+    env = getattr(getattr(size, "node", None), "shape_env", None)
+    return getattr(env, "num_deferred_runtime_asserts", 0)
+
+
 def may_get_guards(tensor: Any) -> bool:
     """Whether a question about the layout of this dense tensor may add a guard: a size or a stride has a symbol of the
     inputs' sizes. Where symbols depend on data alone, torch answers what it knows and adds none.

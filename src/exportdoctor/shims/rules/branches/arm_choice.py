@@ -33,7 +33,7 @@ from exportdoctor.shims.rules.code.pure_callees import only_computes
 from exportdoctor.shims.rules.code.writes import WITHOUT_GRADIENTS, WRITE_BACK
 from exportdoctor.targets.eager import same_values, storage_id
 from exportdoctor.torch_internals.loop_operators import plain_tracing
-from exportdoctor.torch_internals.shape_env import has_unbacked_size, same_sizes
+from exportdoctor.torch_internals.shape_env import count_assertions, has_unbacked_size, same_sizes
 from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
 
 CHOOSE, VALUE, BOTH, EITHER, NOT = "_choose_arm", "_value_of", "_both_hold", "_either_holds", "_does_not_hold"
@@ -135,13 +135,14 @@ class ArmChoices(ObservedRewrite):
         known = self.branches.get(branch)
         if known is not None and known.unmergeable:
             return self._as_before(condition, then, other, before, asked)
+        asserted = count_assertions(condition)
         chosen, of_size = _as_truth(condition), not _is_tensor(condition)
         by_cond = known is not None and known.layout is not None and _is_traced_by_dynamo()
         if known is not None and (known.refuses or known.undefined or by_cond):
             may_be_where = of_size and not known.refuses and not _is_traced_by_dynamo()
             found = self._by_cond(branch, chosen, then, other, before, known, must=not may_be_where)
             if found is not _NOTHING:
-                return found
+                return self._without_assertions(branch, condition, asserted, found)
         if known is not None and len(known.arms) == 2 and _is_traced_by_dynamo() and not _writes_copies(then, other):
             return _merge(chosen, then(*before), other(*before))  # dynamo lets nothing be watched
         watches = [watch_arm(self.codes, calls=known is None, nothing=of_size) for _ in range(2)]
@@ -149,14 +150,23 @@ class ArmChoices(ObservedRewrite):
             results = [self._run(watch, arm, before) for watch, arm in zip(watches, (then, other), strict=True)]
             if any(watch.refuses for watch in watches):
                 raise self._refuse(branch, "no eager run came there")
+            self._without_assertions(branch, condition, asserted, None)
             found = _merge(chosen, *results)
         except RefusesNothing as error:
             if error.watch not in watches:
                 raise  # for a branch around this one
-            return self._by_cond(branch, chosen, then, other, before, known or _Branch())
+            found = self._by_cond(branch, chosen, then, other, before, known or _Branch())
+            return self._without_assertions(branch, condition, asserted, found)
         except Unmergeable:
             return self._as_before(condition, then, other, before, asked)
         self._remember(watches, results, found)
+        return found
+
+    def _without_assertions(self, branch: str, condition: Any, asserted: int, found: Any) -> Any:
+        """`found`; raises NotApplicable where torch asserts more on sizes than before the arms ran, taken or not."""
+        if count_assertions(condition) != asserted:
+            why = f"torch asserts for the whole program what an arm of {branch} needs of the sizes of what was found"
+            raise self.refuse(why)
         return found
 
     def _run(self, watch: Any, arm: Callable[..., Any], before: tuple[Any, ...]) -> Any:

@@ -93,7 +93,8 @@ SHIM = Shim(
         "chooses between their results. Two numbers of one type give a number, which is read from such a choice. Where "
         "an arm may refuse the values for which it is not taken (it looks up places, divides whole numbers, raises, or "
         "gives NaN), torch.cond computes one arm only; the shim does not apply where torch does not take them, unless "
-        "an arm does no more than give NaN where nothing was found, which torch.where leaves out. Arms "
+        "an arm does no more than give NaN where nothing was found, which torch.where leaves out. Nor does it where "
+        "torch asserts for the whole program what one arm needs of how much was found. Arms "
         "must only compute, by assignments to local names or to tensors that `self` holds, or write into tensors, and "
         "into lists and dicts that the function makes: they write into copies, and the values that are chosen are "
         "written back. Where they call a method of the module that does so, its statements stand in place of the call. "
@@ -109,10 +110,9 @@ SHIM = Shim(
         "arms that torch.where chooses between, both sides of `and` and `or`, and all that `any` and `all` go over can "
         "be computed in any case; a whole number that is compared with a float is at most 2**53 (the program asserts "
         "it); where one arm gives a number and the other a tensor of no dimension, one of its dtype does as well; "
-        "something is found where torch asserts that for the whole program because one arm needs it, such as an argmax "
-        "(the program asserts it); nobody needs what such an arm prints, warns or logs, or what such a loop leaves in an "
-        "attribute that is no buffer (no exported program does either), or takes gradients through an arm that is not "
-        "taken and gives NaN or infinity"
+        "nobody needs what such an arm prints, warns or logs, or what such a loop leaves in an attribute that is no "
+        "buffer (no exported program does either), or takes gradients through an arm that is not taken and gives NaN "
+        "or infinity"
     ),
     cures=(Cure(kinds=("data_dependent_value", "data_dependent_guard")),),
     needs={"torch": ">=2.8"},
