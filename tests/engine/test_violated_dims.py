@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import torch
+from torch.export import Dim
 
 from exportdoctor.core.failure.finding import ExceptionRecord, Finding
 from exportdoctor.core.failure.kinds import FailureKind
@@ -87,6 +89,19 @@ def test_of_several_dimensions_the_line_is_that_of_one() -> None:
     assert wording.guard(both).startswith("A guard of one of these dimensions (the others may have theirs at other")
     one = ExceptionRecord(type=fact.type, message=violated("batch").failure.exceptions[0].message)  # type: ignore[union-attr]
     assert wording.guard(msgspec.structs.replace(both, exception=one)).startswith("The guard was added at")
+
+
+def test_the_root_of_a_multiple_less_a_number_has_a_least_size() -> None:
+    """torch suggests none, and refuses its own suggestion: the other dimension could be negative."""
+    fixes = "\n  _length = Dim('_length', max=512)\n  length = 8*_length - 3"
+    message = f"Constraints violated (length)!\n  - Not all values of length are so.\nSuggested fixes:{fixes}"
+    shown = ExceptionRecord(type="torch._dynamo.exc.UserError", message=message)
+    finding = msgspec.structs.replace(ATTENTION, kind=FailureKind.DYNAMIC_DIM_SPECIALISED, exception=shown)
+    said = wording.next_step(msgspec.structs.replace(finding, known_issues=()))
+    assert "`_length = Dim('_length', min=1, max=512)` and `length = 8*_length - 3`" in said
+    with pytest.raises(AssertionError, match="Please specify an appropriate min value"):
+        torch.export.export(torch.nn.ReLU(), (torch.ones(13),), dynamic_shapes=({0: 8 * Dim("_length", max=512) - 3},))
+    torch.export.export(torch.nn.ReLU(), (torch.ones(13),), dynamic_shapes=({0: 8 * Dim("_length", min=1) - 3},))
 
 
 def test_a_message_of_several_dimensions_is_split_by_their_lines() -> None:

@@ -53,6 +53,35 @@ def program_of(module: Model) -> nn.Module:
         return export_program(given).module()  # type: ignore[no-any-return]
 
 
+class Gate(nn.Module):
+    """As in Tacotron 2: it stops where a gate says so, which it reads from `.data`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.gate = nn.GRUCell(4, 4), nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, h = [], x
+        for _ in range(4):
+            h = self.cell(x, h)
+            rows.append(h)
+            if torch.sigmoid(self.gate(h).data[0]) > 0.99:
+                break
+        return torch.stack(rows)
+
+
+@pytest.mark.slow
+def test_a_constant_that_nothing_uses_ends_no_export() -> None:
+    """Story: torch raised StopIteration, and the search ended there."""
+    example = find("branches-as-example")
+    call = ExportCall(module=Gate(), args=(torch.randn(1, 4),))
+    with pytest.raises(StopIteration), apply_shims([example], call) as given:
+        export_program(given)
+    with apply_shims([SHIM, example], call) as given:
+        program = export_program(given).module()
+    assert torch.equal(program(*call.args), call.module(*call.args))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [reads, follows, clips, writes_into_input], ids=lambda step: step.__name__)
 def test_a_program_computes_and_writes_as_eager_does(step: Callable[[Model, Tensor], Tensor]) -> None:

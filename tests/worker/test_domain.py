@@ -406,6 +406,27 @@ def test_the_largest_size_below_a_bound_is_the_bound() -> None:
     assert highest_size(130, 130, lambda size: True) is None
 
 
+class Places(torch.nn.Module):
+    """A text with as many places as an image has features."""
+
+    def forward(self, features: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        text = torch.zeros(places.shape[0], 3)
+        text[places.bool()] = features
+        return text
+
+
+@pytest.mark.parametrize("marks", [[0, 1, 1, 0, 1, 0, 0], [1, 1, 0, 0, 0, 0, 1]])
+def test_a_mask_with_so_many_places_has_as_many_at_other_sizes(marks: list[int]) -> None:
+    """Story: the mask was repeated beyond the example's length, and an operation was said to refuse longer texts."""
+    part = BuiltPart(
+        name="default", title="", module=Places(), prefix="", args=(torch.randn(3, 3), torch.tensor(marks)), kwargs={},
+        dynamic_shapes=(None, {0: torch.export.Dim.AUTO}), axes={"length": ("places[0]",)},
+    )  # fmt: skip
+    (axis,) = [one for one in search_sizes(part).axes if one.name == "length"]
+    assert (axis.lowest, axis.highest) == (3, None)
+    assert sizes_in_words(axis).startswith("≥ 3 (an operation refuses less)")
+
+
 class Bounded(torch.nn.Module):
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.cat([x, y])
