@@ -419,6 +419,18 @@ class Summed(nn.Module):
         return boxes.sum(0)
 
 
+class Masked(nn.Module):
+    def forward(self, x, mask):
+        if x.shape[1] == 1:
+            return x.sum(1)
+        return (x * mask[..., None]).sum(1)
+
+
+def masked():
+    sizes = {"x": {1: torch.export.Dim("length")}, "mask": {1: torch.export.Dim("length")}}
+    return Masked(), (torch.randn(2, 5, 3), torch.ones(2, 5, dtype=torch.bool)), {}, sizes
+
+
 def pooled(least=None, module=Pooled):
     boxes = torch.export.Dim("boxes", min=least) if least else torch.export.Dim("boxes")
     return module(), (torch.randn(6, 3),), {}, {"boxes": {0: boxes}}
@@ -473,6 +485,8 @@ def test_a_program_that_answers_a_size_of_zero_as_a_larger_one_is_a_finding(mode
     assert message.startswith("It exports, and at a size of zero, on inputs of 0 x 3: ")
     assert "eager goes another way than the export went (boxes.numel() == 0)" in message
     assert "declare `min=1` for that dimension" in next_step(finding)
+    (finding,) = scan_file(models, factory="masked").findings  # right where the mask is as in the example
+    assert "at a size of one" in finding.exception.message
     assert scan_file(models, factory="pooled_one").parts[0].verdict == "passes"  # as that says
     assert scan_file(models, factory="summed").parts[0].verdict == "passes"
 

@@ -427,6 +427,24 @@ def test_a_mask_with_so_many_places_has_as_many_at_other_sizes(marks: list[int])
     assert sizes_in_words(axis).startswith("≥ 3 (an operation refuses less)")
 
 
+class Masked(torch.nn.Module):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] == 1:
+            return x.sum(0)
+        return (x * mask[:, None]).sum(0)
+
+
+def test_a_branch_on_a_size_of_one_that_reads_no_mask_is_wrong_there() -> None:
+    """With the example's mask, all ones, the program was right at one, too."""
+    length = {0: torch.export.Dim.AUTO}
+    part = BuiltPart(
+        name="default", title="", module=Masked(), prefix="", args=(torch.randn(4, 3), torch.ones(4, dtype=torch.bool)),
+        kwargs={}, dynamic_shapes=(length, length), axes={"length": ("x[0]", "mask[0]")},
+    )  # fmt: skip
+    (axis,) = [one for one in search_sizes(part).axes if one.name == "length"]
+    assert axis.wrong == (1,)
+
+
 class Bounded(torch.nn.Module):
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.cat([x, y])

@@ -33,6 +33,9 @@ def at_size(axis: str, size: int) -> str:
 MARKS_KEPT = "as many places marked"
 
 
+FLAGS_TURNED = "zeros and ones exchanged"
+
+
 def numbers_all(number: int) -> str:
     """Whole numbers that are all the same."""
     return f"whole numbers all {number}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -30,6 +30,7 @@ from exportdoctor.worker.domain.trial_outcomes import dropped_conditions, is_com
 from exportdoctor.worker.domain.value_growth import ValueGrowth, measure_growth
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.input_set import InputSet
+from exportdoctor.worker.prove.object_walk import turn_flags
 
 PROGRAM, SAVED = "exported program", "saved program"
 _SMALL_GROWTH, _SMALL_SIZE = 8, 256
@@ -91,6 +92,8 @@ class DomainSearch:
             if not axis.fixed:
                 for size in self._points_of(axis, fact):
                     self._add(self._sizes({axis.name: size}), self._title(axis, size))
+                    if size == 1:
+                        self._add_turned(self._title(axis, size))
                 place, described = self._description_of(axis)
                 if described is not None:
                     size, numbers = axis.example + fact.step, self.inputs.paths[described.by]
@@ -235,6 +238,14 @@ class DomainSearch:
                 title=title, inputs=self.inputs.resize(sizes, alone=alone), refused=refused, sizes=sizes
             )
 
+    def _add_turned(self, title: str) -> None:
+        """The trial of a size of one with other flags: a branch on that size may read other inputs."""
+        plain = self._planned.get(title)
+        turned = turn_flags(plain.inputs) if plain is not None else None
+        if plain is not None and turned is not None:
+            other = wording.with_numbers(title, wording.FLAGS_TURNED)
+            self._planned[other] = replace(plain, title=other, inputs=turned)
+
     def _other_numbers(self, planned: PlannedTrial) -> Iterator[tuple[str, Inputs]]:
         """The trial's sizes with other whole numbers, each with a title."""
         for which, made in with_other_numbers(self.inputs, planned.sizes):
@@ -312,14 +323,22 @@ class DomainSearch:
         return PlannedTrial(title=one.title, inputs=one.inputs, known=one, refused=refused)
 
     def _with_wrong(self, axis: Axis, fact: SizeAxis) -> SizeAxis:
-        points = [(size, self._tried.get(self._title(axis, size))) for size in self._points_of(axis, fact)]
-        tried = [(size, one, self._hangs_on_values(one)) for size, one in points if one is not None]
+        titles = [(size, self._title(axis, size)) for size in self._points_of(axis, fact)]
+        turned = [(size, wording.with_numbers(title, wording.FLAGS_TURNED)) for size, title in titles]
+        tried, others = (
+            [(size, one, self._hangs_on_values(one)) for size, title in those if (one := self._tried.get(title))]
+            for those in (titles, turned)
+        )
         compared = self._sizes_in(fact, is_compared, self._compared)
         refused = [(size, by) for size, one, by in tried if one.answers[0].outcome == "refuses"]
         return msgspec.structs.replace(
             fact,
             wrong=tuple(
-                size for size, one, by in tried if one.answers[0].outcome == "wrong" and not one.eager and not by
+                dict.fromkeys(
+                    size
+                    for size, one, by in (*tried, *others)
+                    if one.answers[0].outcome == "wrong" and not one.eager and not by
+                )
             ),
             refused=tuple(
                 size

@@ -26,7 +26,14 @@ from exportdoctor.worker.prove.eager_trace import EagerTrace
 from exportdoctor.worker.prove.input_meaning import mask_among, meaning_of
 from exportdoctor.worker.prove.input_recipes import InputRecipes, Recipe
 from exportdoctor.worker.prove.input_set import InputSet, named_path, run_in_eager, sizes_of
-from exportdoctor.worker.prove.object_walk import equal_inputs, equal_tensors, is_whole, map_tensors, tensors_by_path
+from exportdoctor.worker.prove.object_walk import (
+    equal_inputs,
+    equal_tensors,
+    is_whole,
+    map_tensors,
+    tensors_by_path,
+    turn_flags,
+)
 from exportdoctor.worker.prove.rounding import run_rounded
 
 MOST_SETS = 24
@@ -136,13 +143,16 @@ class SetDrawer:
             yield from itertools.islice(filter(None, tries), 1)
 
     def draw_ones_and_zeros(self) -> Iterator[InputSet]:
-        """For each dynamic dimension a set in which it, with those that go with it, is one, and a set in which it is
-        zero. torch takes it to be more while it traces."""
+        """For each dynamic dimension a set in which it, with those that go with it, is one, another one with zeros for
+        ones and ones for zeros, as in a mask, and a set in which it is zero. torch takes it to be more while it traces:
+        a branch on it may read other inputs."""
         places = range(_MOST_DIMENSIONS if self.shapes is not None else 0)
         for size, place in itertools.product((1, 0), places):
-            one = self._try("size_one_or_zero", partial(self._recipes.with_size, place, size))
-            if one is not None:
-                yield one
+            plain = partial(self._recipes.with_size, place, size)
+            for make in (plain, partial(_with_flags_turned, plain)) if size else (plain,):
+                one = self._try("size_one_or_zero", make)
+                if one is not None:
+                    yield one
 
     def draw_least(self) -> Iterator[InputSet]:
         """For each dynamic dimension with a least size that is declared a set in which it, with those that go with it,
@@ -285,6 +295,12 @@ def _with_leaf(inputs: Inputs, where: str, change: Callable[[torch.Tensor], Any]
 
     changed: Inputs = map_tensors(copy_inputs(inputs), visit)
     return changed
+
+
+def _with_flags_turned(make: Callable[[], Inputs | None]) -> Inputs | None:
+    """The inputs with ones for zeros, and zeros for ones, in what has nothing else; None where nothing has."""
+    inputs = make()
+    return None if inputs is None else turn_flags(inputs)
 
 
 def _write_at(leaf: torch.Tensor, *, place: int, value: torch.Tensor) -> None:

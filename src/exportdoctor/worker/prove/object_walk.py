@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from exportdoctor.targets.built import Inputs
-from exportdoctor.targets.eager import same_values
+from exportdoctor.targets.eager import copy_inputs, same_values
 from exportdoctor.targets.held_state import attributes_of, slots_of
 from exportdoctor.targets.iterator_places import PLAIN_KINDS
 
@@ -111,6 +111,21 @@ def tensors_by_path(inputs: Inputs) -> dict[str, torch.Tensor]:
 
     map_tensors(inputs, note)
     return found
+
+
+def turn_flags(inputs: Inputs) -> Inputs | None:
+    """A copy with ones for zeros, and zeros for ones, in the whole numbers that have nothing else, as those of a mask;
+    None where none have."""
+    turned = []
+
+    def change(path: str, leaf: torch.Tensor) -> torch.Tensor:
+        if not is_whole(leaf) or not leaf.numel() or not bool(((leaf == 0) | (leaf == 1)).all()):
+            return leaf
+        turned.append(path)
+        return (leaf == 0).to(leaf.dtype)
+
+    changed: Inputs = map_tensors(copy_inputs(inputs), change)
+    return changed if turned else None
 
 
 def equal_inputs(one: Inputs, other: Inputs) -> bool:

@@ -112,7 +112,7 @@ SHIM = Shim(
         "it); where one arm gives a number and the other a tensor of no dimension, one of its dtype does as well; "
         "nobody needs what such an arm prints, warns or logs, or what such a loop leaves in an attribute that is no "
         "buffer (no exported program does either), or takes gradients through an arm that is not taken and gives NaN "
-        "or infinity"
+        "or infinity, or through one of torch.cond that writes into a tensor (torch raises then)"
     ),
     cures=(Cure(kinds=("data_dependent_value", "data_dependent_guard")),),
     needs={"torch": ">=2.8"},
