@@ -104,6 +104,23 @@ def test_the_root_of_a_multiple_less_a_number_has_a_least_size() -> None:
     torch.export.export(torch.nn.ReLU(), (torch.ones(13),), dynamic_shapes=({0: 8 * Dim("_length", min=1) - 3},))
 
 
+def test_the_sizes_that_guards_take_are_told_beside_one_that_is_fixed() -> None:
+    """Story: torch said what to declare for two dimensions, and a third one is fixed: nothing of that was told."""
+    lines = [
+        "  - You marked m as dynamic but your code specialized it to be a constant (4).",
+        "  - Not all values of s = L['src'].size()[1] in the specified range satisfy the generated guard "
+        "5 <= L['src'].size()[1] and L['src'].size()[1] <= 64",
+        "  - Not all values of h = L['x'].size()[2] in the specified range h <= 64 satisfy the generated guard "
+        "(L['x'].size()[2] // (L['x'].size()[2] // 2)) == 2.",
+        "Suggested fixes:", "  s = Dim('s', min=5, max=64)", "  _h = Dim('_h', max=32)", "  h = 2*_h", "  m = 4",
+    ]  # fmt: skip
+    shown = ExceptionRecord(type="UserError", message="\n".join(["Constraints violated (m, s, h)! For more", *lines]))
+    finding = msgspec.structs.replace(ATTENTION, kind=FailureKind.DYNAMIC_DIM_SPECIALISED, exception=shown)
+    said = wording.next_step(msgspec.structs.replace(finding, known_issues=()))
+    assert "`s = Dim('s', min=5, max=64)` and `_h = Dim('_h', max=32)` and `h = 2*_h`. Make the code" in said
+    assert said.endswith("Make the code independent of `m`, or declare no sizes of it.")
+
+
 def test_a_message_of_several_dimensions_is_split_by_their_lines() -> None:
     head = 'Constraints violated (batch, steps)! For more information, run with TORCH_LOGS="+dynamic".'
     first, second = "- You marked batch as dynamic but it is constant (3).", "- Not all values of steps are so."

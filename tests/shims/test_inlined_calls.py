@@ -326,3 +326,30 @@ def test_modules_of_one_class_that_all_have_a_method_of_their_own_use_that() -> 
         program = exported_of(module).module()
         for x in (torch.randn(3, 4) + 1, torch.randn(2, 4) - 1):
             torch.testing.assert_close(program(x), module(x))
+
+
+class CountsUnder(nn.Module):
+    """Counts as batch norm does, under `no_grad` in an arm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: torch.Tensor
+        self.register_buffer("seen", torch.tensor(0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            with torch.no_grad():
+                self.seen += 1
+        return x * 1
+
+
+def test_a_counter_that_an_arm_raises_under_no_grad_is_kept() -> None:
+    """Story: torch's verifier refused the program for the write behind the branch."""
+    module = CountsUnder()
+    call = ExportCall(module=module, args=(torch.ones(3),))
+    with apply_shims([find("branch-as-where")], call) as given:
+        program = export_program(given).module()
+    for x in (torch.ones(3), -torch.ones(3), torch.ones(3)):
+        assert torch.equal(program(x), module(x))
+        assert int(program.seen) == int(module.seen)
+    assert int(module.seen) == 2

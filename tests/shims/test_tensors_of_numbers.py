@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -17,7 +18,8 @@ from exportdoctor.shims.own.tensors_of_numbers import make_tensor
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool]
 scalars = st.builds(lambda value, dtype: torch.tensor(value).to(dtype), st.integers(0, 3), st.sampled_from(DTYPES))
-elements = st.one_of(scalars, st.integers(-3, 3), st.booleans(), st.sampled_from([0.5, -1.0, float("inf")]))
+of_numpy = st.sampled_from([np.float64(0.1), np.float32(0.1), np.int64(2), np.int8(1)])
+elements = st.one_of(scalars, of_numpy, st.integers(-3, 3), st.booleans(), st.sampled_from([0.5, -1.0, float("inf")]))
 rows = st.integers(1, 3).flatmap(
     lambda wide: st.lists(st.lists(elements, min_size=wide, max_size=wide), min_size=1, max_size=3)
 )
@@ -51,6 +53,7 @@ MAKERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "LongTensor in rows": lambda x, image: torch.LongTensor([[image.shape[1], 1], [2, image.shape[0]]]),
     "a length of what is found": lambda x, image: x.new_tensor([image[image[:, 0] > 0].shape[0]]),
     "scalar tensors": lambda x, image: torch.tensor([x.sum(), image.shape[0], 1.5]),
+    "scalar tensors and numpy": lambda x, image: torch.tensor([x.sum(), np.float64(0.1), np.int32(2)]),
     "as a class": lambda x, image: x.type(torch.DoubleTensor) * isinstance(x, torch.FloatTensor),  # type: ignore[call-overload]
     "by a size": lambda x, image: x * torch.FloatTensor(2, 3).shape[1],
 }

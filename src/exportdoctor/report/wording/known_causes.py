@@ -20,6 +20,7 @@ from exportdoctor.core.failure.messages import (
     suggested_fixes,
 )
 from exportdoctor.report.wording import line_advice
+from exportdoctor.report.wording.shim_tries import dims_in
 
 _QUANTIZE_LATER = (
     "Export the model as it is before torch.ao.quantization packs its weights, and quantize the exported program (PT2E "
@@ -44,9 +45,12 @@ _WHY_SHARED_INPUTS = (
     "Two inputs share memory, and forward writes into one of them. torch.export takes such inputs, but what decomposes "
     "its program does not."
 )
-_MOST_FIXES = 3
+_MOST_FIXES = 6
 _MULTIPLE_LESS = re.compile(r"\w+ = (?:(\d+)\*)?(\w+) - (\d+)")
-_FIXED_BY_GUARD = re.compile(r"satisfy the generated guard (?![^\n]*%)[^\n]* == \d+\.$", re.MULTILINE)
+_GUARD_OF_A_NUMBER = re.compile(
+    r"Not all values of (\S+) = (\S+) in the specified range[^\n]* satisfy the generated guard ([^\n%]*) == \d+\.$",
+    re.MULTILINE,
+)
 _WITHOUT_GRADIENTS = (
     "Call torch.export.export under torch.no_grad(): where gradients are recorded, what is written into a view makes "
     "torch compute the view once more, and its sizes or its place are new symbols."
@@ -160,13 +164,28 @@ def _in_training(finding: Finding, match: re.Match[str]) -> str:
 
 
 def _declare_less(finding: Finding, match: re.Match[str]) -> str:
-    if _FIXED_BY_GUARD.search(finding.exception.message):
-        return ""  # torch suggests a range for its other guards, and none passes this one
-    fixes = _with_least([line.replace(", max=oo", "") for line in suggested_fixes(finding.exception.message)])
-    declared = " and ".join(f"`{line}`" for line in fixes)
-    if not 0 < len(fixes) <= _MOST_FIXES or any(line.partition(" = ")[2].isdigit() for line in fixes):
+    message = finding.exception.message
+    lines = [line.replace(", max=oo", "") for line in suggested_fixes(message)]
+    # torch suggests a range for the other guards of a size that one guard fixes, and none passes that
+    fixed = {line.partition(" = ")[0] for line in lines if line.partition(" = ")[2].isdigit()}
+    for name, size, asked in _GUARD_OF_A_NUMBER.findall(message):
+        if len(re.findall(rf"{re.escape(size)}|\b{re.escape(name)}\b", asked)) == 1:
+            fixed.add(name)
+    fixes = _with_least([line for line in lines if line.partition(" = ")[0] not in fixed])
+    if not 0 < len(fixes) <= _MOST_FIXES or (fixed and not _is_of_several(message)):
         return ""
-    return f"Declare only sizes that the guards take: {declared}. Or make the code independent of the size."
+    declared = " and ".join(f"`{line}`" for line in fixes)
+    others = " and ".join(f"`{name}`" for name in sorted(fixed))
+    independent = f"Make the code independent of {others}, or declare no sizes of it" if fixed else ""
+    return (
+        f"Declare only sizes that the guards take: {declared}. "
+        f"{independent or 'Or make the code independent of the size'}."
+    )
+
+
+def _is_of_several(message: str) -> bool:
+    """Whether a constraint violation names several dimensions."""
+    return len(dims_in(message)) > 1
 
 
 def _with_least(fixes: list[str]) -> list[str]:

@@ -56,7 +56,7 @@ def _stack(data: Any, dtype: Any, device: Any) -> Any:
         return torch.stack([_stack(item, dtype, device) for item in data])
     if isinstance(data, torch.Tensor):
         return data.detach().to(device=device, dtype=dtype, copy=True)
-    return torch.scalar_tensor(data, dtype=dtype, device=device)
+    return torch.scalar_tensor(data.item() if _is_of_numpy(data) else data, dtype=dtype, device=device)
 
 
 def _leaves(data: Any) -> Iterator[Any]:
@@ -72,9 +72,18 @@ def _dtype_of(leaf: Any) -> Any:
 
     if isinstance(leaf, torch.Tensor):
         return leaf.dtype
+    if _is_of_numpy(leaf):  # torch takes it for an array, whose dtype it has
+        return torch.from_numpy(leaf.reshape(1)).dtype
     if isinstance(leaf, bool | torch.SymBool):
         return torch.bool
     return torch.int64 if isinstance(leaf, int | torch.SymInt) else torch.get_default_dtype()
+
+
+def _is_of_numpy(leaf: Any) -> bool:
+    """Whether it is a real number of numpy, of a dtype that torch has."""
+    import numpy as np
+
+    return isinstance(leaf, np.signedinteger | np.uint8 | np.float16 | np.float32 | np.float64)
 
 
 def _is_taken(name: str, data: Any) -> bool:
@@ -85,8 +94,11 @@ def _is_taken(name: str, data: Any) -> bool:
     leaves = list(_leaves(data))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     symbols = [leaf for leaf in leaves if isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool)]
-    known = (int, float, torch.SymInt, torch.SymFloat, torch.SymBool, torch.Tensor)
-    if not all(isinstance(leaf, known) for leaf in leaves) or any(one.dim() or one.is_complex() for one in tensors):
+    numbers = [
+        leaf for leaf in leaves if not isinstance(leaf, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool)
+    ]
+    plain = all(type(leaf) in (bool, int, float) or _is_of_numpy(leaf) for leaf in numbers)
+    if not plain or any(one.dim() or one.is_complex() for one in tensors):
         return False
     if tensors:
         return isinstance(data, list | tuple) and _has_rows(data)

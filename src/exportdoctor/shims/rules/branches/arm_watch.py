@@ -169,7 +169,7 @@ def copy_values(tensor: Any, other: Any, *, recorded: bool) -> None:
     """Gives the tensor the values of another one. Where that is not `recorded`, autograd takes it for what it was."""
     import torch
 
-    if recorded or not torch.is_grad_enabled():
+    if recorded or not torch.is_grad_enabled() or not (tensor.is_floating_point() or tensor.is_complex()):
         tensor.copy_(other)
     else:
         tensor.detach().copy_(other.detach())
