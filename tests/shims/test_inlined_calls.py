@@ -346,7 +346,7 @@ class CountsUnder(nn.Module):
 def test_a_counter_that_an_arm_raises_under_no_grad_is_kept() -> None:
     """Story: torch's verifier refused the program for the write behind the branch."""
     module = CountsUnder()
-    call = ExportCall(module=module, args=(torch.ones(3),))
+    call = ExportCall(module=copy.deepcopy(module), args=(torch.ones(3),))
     with apply_shims([find("branch-as-where")], call) as given:
         program = export_program(given).module()
     for x in (torch.ones(3), -torch.ones(3), torch.ones(3)):
