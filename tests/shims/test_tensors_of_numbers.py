@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import FloatTensor, Tensor, nn
 from torch.export import Dim
 
 from exportdoctor.shims import ExportCall, apply_shims, export_program, find
@@ -30,6 +30,29 @@ def test_lists_of_scalar_tensors_are_the_tensors_that_torch_makes(data: Any) -> 
     made, wanted = make_tensor(data), torch.tensor(data)
     assert made.dtype == wanted.dtype
     assert torch.equal(made, wanted)
+
+
+class Boxes(nn.Module):
+    """Scales boxes by the size of their image, as detectors do."""
+
+    def forward(self, x: Tensor, image: Tensor) -> tuple[Tensor, ...]:
+        high, wide = image.shape
+        empty = torch.FloatTensor(image.shape), torch.Tensor(image.shape), x.new(image.shape), torch.FloatTensor(2, 3)
+        shapes = [torch.tensor(one.shape) for one in empty]  # uninitialised, of these sizes
+        return (torch.Tensor([wide, high, wide, high]), FloatTensor([wide]), torch.LongTensor([high, 2]), *shapes)
+
+
+def test_classes_of_tensors_take_sizes_as_data_in_lists_alone() -> None:
+    module = Boxes()
+    shapes = (None, {0: Dim("high"), 1: Dim("wide")})
+    call = ExportCall(module=module, args=(torch.randn(3), torch.randn(5, 4)), dynamic_shapes=shapes)
+    with apply_shims([find("numbers-as-tensor")], call) as given_call:
+        program = export_program(given_call).module()
+    for sizes in ((5, 4), (2, 9)):
+        inputs = (torch.randn(3), torch.randn(sizes))
+        for made, wanted in zip(program(*inputs), module(*inputs), strict=True):
+            assert made.dtype == wanted.dtype
+            assert torch.equal(made, wanted)
 
 
 class Makes(nn.Module):

@@ -8,17 +8,21 @@ infer_scalar_type).
 
 from __future__ import annotations
 
+import ast
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from types import CodeType, FunctionType
 from typing import Any
 
-from exportdoctor.core.patch_attribute import patch_attributes
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.known_tensors import torch_name
 from exportdoctor.shims.record import Replacement, Shim
 from exportdoctor.shims.root_forward import Forward, patch_root_forward
+from exportdoctor.shims.rules.code.code_swap import compile_for, definition_of, swap_code, user_functions
+from exportdoctor.shims.rules.code.made_code import call_of
+from exportdoctor.shims.rules.code.pure_callees import only_computes
 
 _MAKERS = frozenset({"tensor", "as_tensor", "asarray", "new_tensor"})
 _OPTIONS = frozenset({"data", "obj", "dtype", "device", "requires_grad", "copy"})
@@ -34,7 +38,10 @@ _LEGACY = {
     "ByteTensor": "uint8",
     "BoolTensor": "bool",
 }
-_MADE = r"\b(?:new_tensor|as_tensor|asarray|new|(?:Float|Double|Half|BFloat16|Long|Int|Short|Char|Byte|Bool)Tensor)\("
+_CLASSES = frozenset({"Tensor", *_LEGACY})
+_CONSTRUCT = "_construct_tensor"
+"""How the code calls `construct`."""
+_MADE = r"\b(?:new_tensor|as_tensor|asarray|new|(?:Float|Double|Half|BFloat16|Long|Int|Short|Char|Byte|Bool|)Tensor)\("
 
 
 def make_tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Any:
@@ -130,7 +137,7 @@ def _mode() -> Any:
             data = rest[0] if rest else kwargs.get("data", kwargs.get("obj"))
             if len(rest) > 1 or not kwargs.keys() <= _OPTIONS or not _is_taken(name, data):
                 return func(*args, **kwargs)
-            if name == "new" and not isinstance(data, list | tuple):  # a size
+            if name == "new" and (isinstance(data, torch.Size) or not isinstance(data, list | tuple)):  # a size
                 return func(*args, **kwargs)
             how = {key: kwargs[key] for key in ("dtype", "device", "requires_grad") if kwargs.get(key) is not None}
             if owner is not None:
@@ -140,42 +147,72 @@ def _mode() -> Any:
     return MakesTensors()
 
 
-def _legacy(plain: Any, dtype_name: str) -> Any:
-    """What stands for a class such as torch.FloatTensor: it makes tensors of lists, and is one for isinstance."""
+class _Constructions(ast.NodeTransformer):
+    """Calls of classes such as torch.FloatTensor, which no mode sees."""
+
+    def __init__(self, function: FunctionType, node: ast.FunctionDef) -> None:
+        self.count, self.known = 0, function.__globals__
+        self.local = {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+        self.local |= {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        is_plain = len(node.args) == 1 and not node.keywords and not isinstance(node.args[0], ast.Starred)
+        if not is_plain or not self._is_class(node.func):
+            return node
+        self.count += 1
+        return ast.copy_location(call_of(_CONSTRUCT, node.func, node.args[0]), node)
+
+    def _is_class(self, node: ast.expr) -> bool:
+        import torch
+
+        match node:
+            case ast.Name(id=name) if name not in self.local:
+                return _class_name(self.known.get(name)) != ""
+            case ast.Attribute(value=ast.Name(id=owner), attr=attr) if owner not in self.local:
+                return self.known.get(owner) is torch and _class_name(getattr(torch, attr, None)) != ""
+        return False
+
+
+def _class_name(value: Any) -> str:
+    """The name of a class of torch whose tensors have one dtype; empty for anything else."""
     import torch
 
-    class Legacy(type):
-        def __instancecheck__(cls, instance: Any) -> bool:
-            return isinstance(instance, plain)
+    return next((name for name in ("Tensor", *_LEGACY) if value is getattr(torch, name)), "")
 
-        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-            if len(args) == 1 and not kwargs and isinstance(args[0], list | tuple) and _is_taken("", args[0]):
-                return make_tensor(args[0], dtype=getattr(torch, dtype_name), device="cpu")
-            return plain(*args, **kwargs)
 
-        def __getattr__(cls, name: str) -> Any:
-            return getattr(plain, name)
+@only_computes
+def construct(kind: Any, data: Any) -> Any:
+    """`kind(data)`, where the kind is torch.Tensor or a class such as torch.FloatTensor. A torch.Size is no data."""
+    import torch
 
-    return Legacy(f"torch.{plain.__name__}", (), {})  # by this name Tensor.type() knows it
+    if isinstance(data, torch.Size) or not isinstance(data, list | tuple) or not _is_taken("", data):
+        return kind(data)
+    name = _LEGACY.get(_class_name(kind))
+    return make_tensor(data, dtype=getattr(torch, name) if name else torch.get_default_dtype(), device="cpu")
+
+
+def _rewritten(function: FunctionType) -> CodeType | None:
+    node = definition_of(function)
+    if node is None:
+        return None
+    constructions = _Constructions(function, node)
+    changed = constructions.visit(node)
+    return compile_for(function, changed) if constructions.count else None
 
 
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
-    import torch
-
-    changes: list[tuple[Any, str, Callable[[Any], Any]]] = [
-        (torch, name, functools.partial(_legacy, dtype_name=dtype)) for name, dtype in _LEGACY.items()
-    ]
-
     def wrap(forward: Forward) -> Forward:
         def with_makers(*args: Any, **kwargs: Any) -> Any:
-            made = [(holder, name, change(getattr(holder, name))) for holder, name, change in changes]
-            with _mode(), patch_attributes(made):
+            with _mode():
                 return forward(*args, **kwargs)
 
         return with_makers
 
-    with patch_root_forward(call.module, wrap):
+    found = dict.fromkeys(user_functions(call, lambda code: not _CLASSES.isdisjoint(code.co_names)))
+    changes = {one: code for one in found if (code := _rewritten(one)) is not None}
+    with swap_code(changes, {_CONSTRUCT: construct}), patch_root_forward(call.module, wrap):
         yield call
 
 
@@ -185,10 +222,11 @@ SHIM = Shim(
     soundness="exact",
     enter=_enter,
     does=(
-        "`new_tensor`, `torch.as_tensor`, `torch.asarray` and `torch.FloatTensor` of a list with dynamic sizes ask "
-        "each for a number of Python, which fixes it. Here `torch.tensor` makes the tensor, which takes symbolic "
-        "numbers, with the dtype and the device that the call gives. `torch.tensor` of a list of tensors without "
-        "dimensions reads their values, which traced tensors do not have: here they are stacked, as `torch.stack` does."
+        "`new_tensor`, `torch.as_tensor`, `torch.asarray`, `torch.Tensor` and `torch.FloatTensor` of a list with "
+        "dynamic sizes ask each for a number of Python, which fixes it. Here `torch.tensor` makes the tensor, which "
+        "takes symbolic numbers, with the dtype and the device that the call gives. `torch.tensor` of a list of tensors "
+        "without dimensions reads their values, which traced tensors do not have: here they are stacked, as "
+        "`torch.stack` does."
     ),
     cures=(
         Cure(kinds=("dynamic_dim_specialised",), guard=_MADE),
