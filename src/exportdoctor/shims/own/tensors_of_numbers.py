@@ -224,8 +224,8 @@ SHIM = Shim(
     does=(
         "`new_tensor`, `torch.as_tensor`, `torch.asarray`, `torch.Tensor` and `torch.FloatTensor` of a list with "
         "dynamic sizes ask each for a number of Python, which fixes it. Here `torch.tensor` makes the tensor, which "
-        "takes symbolic numbers, with the dtype and the device that the call gives. `torch.tensor` of a list of tensors "
-        "without dimensions reads their values, which traced tensors do not have: here they are stacked, as "
+        "takes symbolic numbers, with the dtype and the device that the call gives. `torch.tensor` of a list of "
+        "tensors without dimensions reads their values, which traced tensors do not have: here they are stacked, as "
         "`torch.stack` does."
     ),
     cures=(
