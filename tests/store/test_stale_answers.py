@@ -393,7 +393,8 @@ def test_what_has_not_changed_is_told_again(home: Path) -> None:
     [
         ("import time\nSTART = time.time()\ndef fine(): return START > 0", "the clock"),
         ("import time\ndef fine(): return time.time() > 0", "the clock"),
-        ("import random\nDRAWN = random.random()\ndef fine(): return DRAWN < 2", "chance"),
+        ("import random\nrandom.seed()\nDRAWN = random.random()\ndef fine(): return DRAWN < 2", "chance"),
+        ("import random\nDRAWN = random.SystemRandom().random()\ndef fine(): return DRAWN < 2", "chance"),
         ("import time\ndef fine(): return not torch.compiler.is_exporting() or time.time() > 0", "the clock"),
         ("import subprocess\nSAID = subprocess.run(['true'])\ndef fine(): return True", "another program"),
         ("from timeit import default_timer\ndef fine(): return default_timer() > 0", "the clock"),

@@ -965,7 +965,7 @@ CASES: dict[str, Case] = {
     "numbers-as-tensor": case(
         Scaling,
         [(torch.randn(rows, 4), torch.randn(high, wide)) for rows, high, wide in ((3, 5, 6), (5, 2, 9), (2, 6, 2))],
-        "Constraints violated",
+        "its data is not allocated yet",
         (_FREE, {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}),
     ),
     "list-as-tensor": case(
