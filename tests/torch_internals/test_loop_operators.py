@@ -54,7 +54,7 @@ USES: dict[str, Use] = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("title", USES)
 @pytest.mark.parametrize("kind", [Scanned, Repeated, Chosen])
 def test_a_size_is_given_to_several_calls(kind: type[Scanned], title: str) -> None:

@@ -313,7 +313,7 @@ async def test_from_the_culprit_over_its_stack_and_a_shim_to_its_repro(
         await shows(pilot, "needs only torch, verified", "torch.export.export")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_real_scan_is_watched_from_its_first_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path / "home"))
     run = tmp_path / "run"
