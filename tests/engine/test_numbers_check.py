@@ -22,6 +22,7 @@ from exportdoctor.report.canvas import Style
 from exportdoctor.report.explanation_page import finding_blocks
 from exportdoctor.report.wording import next_step
 from exportdoctor.report.wording.cures import numbers_notes
+from exportdoctor.report.wording.export import numbers_of_pass_differ
 from exportdoctor.repro.find_probe import probe_of
 from scanning import events_of, scan_file, scan_ref
 from synthetic import captured
@@ -419,16 +420,16 @@ class Summed(nn.Module):
         return boxes.sum(0)
 
 
-class Masked(nn.Module):
+class OneRow(nn.Module):
     def forward(self, x, mask):
         if x.shape[1] == 1:
             return x.sum(1)
         return (x * mask[..., None]).sum(1)
 
 
-def masked():
+def one_row():
     sizes = {"x": {1: torch.export.Dim("length")}, "mask": {1: torch.export.Dim("length")}}
-    return Masked(), (torch.randn(2, 5, 3), torch.ones(2, 5, dtype=torch.bool)), {}, sizes
+    return OneRow(), (torch.randn(2, 5, 3), torch.ones(2, 5, dtype=torch.bool)), {}, sizes
 
 
 def pooled(least=None, module=Pooled):
@@ -485,10 +486,23 @@ def test_a_program_that_answers_a_size_of_zero_as_a_larger_one_is_a_finding(mode
     assert message.startswith("It exports, and at a size of zero, on inputs of 0 x 3: ")
     assert "eager goes another way than the export went (boxes.numel() == 0)" in message
     assert "declare `min=1` for that dimension" in next_step(finding)
-    (finding,) = scan_file(models, factory="masked").findings  # right where the mask is as in the example
+    (finding,) = scan_file(models, factory="one_row").findings  # right where the mask is as in the example
     assert "at a size of one" in finding.exception.message
     assert scan_file(models, factory="pooled_one").parts[0].verdict == "passes"  # as that says
     assert scan_file(models, factory="summed").parts[0].verdict == "passes"
+
+
+@pytest.mark.parametrize(
+    ("title", "size"),
+    [
+        ("0 x 3", "zero"), ("4, 0 x 6, lengths = [2, 2]", "zero"), ("scalar, 0", "zero"), ("2, 0 and 2 more", "zero"),
+        ("3 x 1, lengths = [1, 0, 1]", "one"), ("1, 10 x 20, flags = [[0], [1]]", "one"), ("1 x 3 and 1 more", "one"),
+    ],
+)  # fmt: skip
+def test_of_a_size_of_zero_or_one_the_shapes_say_which(title: str, size: str) -> None:
+    """Values among the words behind the shapes do not."""
+    row = Agreement(inputs=title, max_abs=1.0, kind="size_one_or_zero")
+    assert f"at a size of {size}, on " in numbers_of_pass_differ(row)
 
 
 @pytest.mark.long

@@ -118,7 +118,7 @@ def test_the_sizes_that_guards_take_are_told_beside_one_that_is_fixed() -> None:
     finding = msgspec.structs.replace(ATTENTION, kind=FailureKind.DYNAMIC_DIM_SPECIALISED, exception=shown)
     said = wording.next_step(msgspec.structs.replace(finding, known_issues=()))
     assert "`s = Dim('s', min=5, max=64)` and `_h = Dim('_h', max=32)` and `h = 2*_h`. Make the code" in said
-    assert said.endswith("Make the code independent of `m`, or declare no sizes of it.")
+    assert said.endswith("Make the code independent of `m`, or declare it static.")
 
 
 def test_a_message_of_several_dimensions_is_split_by_their_lines() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
+from written_modules import net_of
 
 MODULE = """
 import torch
@@ -66,17 +66,8 @@ CODE = {
 
 
 def module_of(body: str, folder: Path, rest: str = "") -> nn.Module:
-    path = folder / "net.py"
     lines = "".join(f"        {line}\n" for line in body.splitlines())
-    path.write_text(MODULE.format(body=lines, rest=rest))
-    spec = importlib.util.spec_from_file_location("net", path)
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    torch.manual_seed(0)
-    found: nn.Module = made.Net().eval()
-    return found
+    return net_of(MODULE.format(body=lines, rest=rest), folder / "net.py")
 
 
 def program_of(module: nn.Module, x: Tensor) -> Any:

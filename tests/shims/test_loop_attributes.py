@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -16,6 +15,7 @@ from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_pr
 from exportdoctor.shims.rules.branches.loop_attributes import assign_behind_loops
 from exportdoctor.shims.rules.code.code_swap import definition_of
 from exportdoctor.shims.rules.code.pure_code import Purity
+from written_modules import net_of
 
 MODULE = """
 import torch
@@ -121,16 +121,8 @@ CODE = {
 
 
 def module_of(body: str, folder: Path, rest: str = "") -> nn.Module:
-    path = folder / "looping.py"
-    path.write_text(MODULE.format(body="".join(f"        {line}\n" for line in body.splitlines()), rest=rest))
-    spec = importlib.util.spec_from_file_location("looping", path)
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    torch.manual_seed(0)
-    found: nn.Module = made.Net().eval()
-    return found
+    lines = "".join(f"        {line}\n" for line in body.splitlines())
+    return net_of(MODULE.format(body=lines, rest=rest), folder / "looping.py")
 
 
 def inputs() -> list[Tensor]:

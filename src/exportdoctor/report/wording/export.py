@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -49,8 +50,8 @@ _STAGES = {
     "run": "the file was loaded, but fails when it runs",
     "numbers": "it does not do the same as eager",
 }
-_HAS_SIZE_ZERO = re.compile(r"(?:^|, )(?:\d+ x )*0(?= x |,| and |$)")
-"""In the title of a set that begins with the shapes."""
+_SHAPE = re.compile(r"scalar|(?:\d+ x )*\d+(?: and \d+ more)?")
+"""As the titles of input sets begin with, one for each tensor."""
 _FINITE = 1e300
 _MOST_VALUES = 6  # inputs or outputs in a line
 
@@ -317,9 +318,15 @@ def numbers_of_pass_differ(row: Agreement) -> str:
     """What stands for an exception's message where a part exports and its program is wrong."""
     note = f"; {row.note}" if row.note else ""
     inputs = f"inputs of {row.inputs}" if row.inputs[:1].isdigit() else row.inputs or "the example"
-    size = "zero" if _HAS_SIZE_ZERO.search(row.inputs) else "one"
+    size = "zero" if _has_size_zero(row.inputs) else "one"
     where = f"at a size of {size}, " if row.kind == "size_one_or_zero" else ""
     return f"It exports, and {where}on {inputs}: {numbers_differ(row)}{note}"
+
+
+def _has_size_zero(title: str) -> bool:
+    """Whether a shape has it with which the title of an input set begins; values follow behind."""
+    shapes = itertools.takewhile(_SHAPE.fullmatch, title.split(", "))
+    return any("0" in shape.split(" and ")[0].split(" x ") for shape in shapes)
 
 
 def caught_in_export(line: str, said: str, *, others: int) -> str:

@@ -176,7 +176,8 @@ def _declare_less(finding: Finding, match: re.Match[str]) -> str:
         return ""
     declared = " and ".join(f"`{line}`" for line in fixes)
     others = " and ".join(f"`{name}`" for name in sorted(fixed))
-    independent = f"Make the code independent of {others}, or declare no sizes of it" if fixed else ""
+    them = "them" if len(fixed) > 1 else "it"
+    independent = f"Make the code independent of {others}, or declare {them} static" if fixed else ""
     return (
         f"Declare only sizes that the guards take: {declared}. "
         f"{independent or 'Or make the code independent of the size'}."

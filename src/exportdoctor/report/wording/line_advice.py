@@ -27,9 +27,10 @@ _DRAWS = {
 _DATA = re.compile(r"([\w.]+)\.data\b(?!\s*(?:=[^=]|\())")
 _MAKES_A_TENSOR = re.compile(r"tensor\(|asarray\(|Tensor\(")
 _TENSOR_CLASSES = {
-    "Tensor": "float32", "FloatTensor": "float32", "DoubleTensor": "float64", "LongTensor": "int64",
+    "Tensor": "get_default_dtype()", "FloatTensor": "float32", "DoubleTensor": "float64", "LongTensor": "int64",
     "IntTensor": "int32",
 }  # fmt: skip
+"""The dtype of what each makes of a list of numbers."""
 _OPT_EINSUM = (
     "Export with `torch.backends.opt_einsum.enabled = False`: opt_einsum, which torch.einsum asks for the order of "
     "three or more operands where it is installed, makes fixed numbers of their sizes."

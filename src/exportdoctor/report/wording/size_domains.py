@@ -30,10 +30,8 @@ def at_size(axis: str, size: int) -> str:
     return f"{axis} {size}"
 
 
-MARKS_KEPT = "as many places marked"
-
-
-FLAGS_TURNED = "zeros and ones exchanged"
+MARKS_KEPT, FLAGS_TURNED = "as many places marked", "zeros and ones exchanged"
+"""What other whole numbers of a trial's sizes are like."""
 
 
 def numbers_all(number: int) -> str:

@@ -78,9 +78,8 @@ def _cond(place: LinePlace) -> Iterator[list[Splice]]:
         names = ", ".join(sorted(read & local))
         operands = f"({names},)" if names and "," not in names else f"({names})"
         head = f"lambda {names}:" if names else "lambda:"
-        one, other = (
-            f"{arm}.clone()" if arm in local else arm for arm in (one, other)
-        )  # an arm must not give its operand
+        # an arm must not give its operand
+        one, other = (f"{arm}.clone()" if arm in local else arm for arm in (one, other))
         return f"torch.cond({test}, {head} {one}, {head} {other}, {operands})"
 
     yield from _choose(place, call_of)

@@ -98,18 +98,19 @@ def _is_taken(name: str, data: Any) -> bool:
     each row. A tensor itself is none, and torch.tensor takes symbolic numbers by itself."""
     import torch
 
-    leaves = list(_leaves(data))
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    symbols = [leaf for leaf in leaves if isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool)]
-    numbers = [
-        leaf for leaf in leaves if not isinstance(leaf, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool)
-    ]
-    plain = all(type(leaf) in (bool, int, float) or _is_of_numpy(leaf) for leaf in numbers)
-    if not plain or any(one.dim() or one.is_complex() for one in tensors):
-        return False
+    tensors = symbols = 0
+    for leaf in _leaves(data):
+        if isinstance(leaf, torch.Tensor):
+            if leaf.dim() or leaf.is_complex():
+                return False
+            tensors += 1
+        elif isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool):
+            symbols += 1
+        elif type(leaf) not in (bool, int, float) and not _is_of_numpy(leaf):
+            return False
     if tensors:
         return isinstance(data, list | tuple) and _has_rows(data)
-    return bool(symbols) and name != "tensor"
+    return symbols > 0 and name != "tensor"
 
 
 def _has_rows(data: Any) -> bool:

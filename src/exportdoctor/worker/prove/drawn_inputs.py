@@ -76,7 +76,7 @@ class SetDrawer:
         self._traces, self._trace = True, None
         self._trace, results = self._trace_run(self.known[0])
         self._traces = self._trace is not None
-        self._left = results and state_left(results[0])
+        self._left = results and _state_left(results[0])
         bounds = self._trace.bounds if self._trace else {}
         meanings = {
             path: meaning_of(leaf, self._leaves.values(), bound=bounds.get(path))
@@ -120,7 +120,7 @@ class SetDrawer:
     def _around(self, one: InputSet) -> InputSet | None:
         """The example before and after a set whose call leaves other state than the example's does, of which a program
         may know nothing; None where it leaves the same."""
-        if self._left is None or state_left(one.results[0]) == self._left:
+        if self._left is None or _state_left(one.results[0]) == self._left:
             return None
         calls = (self.known[0], one.inputs, self.known[0])
         results = run_in_eager(self.module, calls, notes_state=True)
@@ -281,7 +281,7 @@ class SetDrawer:
             yield _with_leaf(example, path, lambda leaf, path=path: leaf.copy_(found[path]))  # type: ignore[misc]
 
 
-def state_left(result: CallResult) -> dict[str, Any]:
+def _state_left(result: CallResult) -> dict[str, Any]:
     """The plain state behind a call, without how often tensors were written into: restoring them writes, too."""
     return {name: without_writes(value) for name, value in result.numbers.items()}
 
