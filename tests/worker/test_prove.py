@@ -409,6 +409,28 @@ def test_masked_positions_of_a_cache_with_heads_are_not_compared() -> None:
     assert not compare_calls(one, [CallResult(output=[found], after=inputs, buffers={})], tensors=True).holds
 
 
+@pytest.mark.parametrize("rows", [1, 2])  # with two, the mask is square
+def test_of_a_mask_that_a_cache_makes_longer_the_last_positions_are_those_of_the_outputs(rows: int) -> None:
+    """A token after another one in the cache: what eager makes of a row where nothing is seen is arbitrary."""
+    tokens, mask = torch.zeros(rows, 1, dtype=torch.int64), torch.ones(rows, 2, dtype=torch.int64)
+    mask[0] = 0
+    logits, keys = torch.randn(rows, 1, 5), torch.randn(rows, 1, 2, 3)  # one head
+    inputs: Inputs = ((tokens, mask), {})
+    result = CallResult(output=(logits, keys), after=inputs, buffers={})
+    one = InputSet(title="", kind="padding", calls=(inputs,), results=(result,), mask_path="[0][1]")
+
+    def agrees(changed: int) -> bool:
+        found = [logits.clone(), keys.clone()]
+        for leaf in found:
+            leaf[changed] += 1
+        return compare_calls(one, [CallResult(output=found, after=inputs, buffers={})], tensors=True).holds
+
+    assert agrees(0)
+    assert rows == 1 or not agrees(1)
+    mask[0, 1] = 1
+    assert not agrees(0)
+
+
 def test_masked_positions_are_not_compared_either_where_the_program_leaves_an_output_out() -> None:
     mask, length = torch.tensor([[0, 1, 1]]), torch.tensor([[2]])
     wanted = torch.randn(1, 3, 5)

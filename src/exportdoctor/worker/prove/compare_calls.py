@@ -125,7 +125,7 @@ def _compare_answers(one: InputSet, answer: CallResult, wanted: CallResult, *, t
         expected = kept
     row = compare_outputs(one.title, found, expected)
     if not row.holds and not row.refused and (mask := one.mask) is not None:
-        attended = ([_hide(leaf, mask) for leaf in given] for given in (found, expected))
+        attended = ([_hide(leaf, mask, one.positions) for leaf in given] for given in (found, expected))
         seen = compare_outputs(one.title, *attended)
         if seen.holds:
             notes.append(f"outputs at {int((mask == 0).sum())} masked positions differ and were not compared")
@@ -150,13 +150,16 @@ def _as_complex(leaf: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     return torch.view_as_complex(leaf.contiguous()) if pairs else leaf
 
 
-def _hide(leaf: Any, mask: torch.Tensor) -> Any:
+def _hide(leaf: Any, mask: torch.Tensor, last: int | None) -> Any:
     """What a tensor holds at positions that the mask shows; any other value as it is.
 
-    The mask's last dimension is the first of that size behind the batch: a cache has its heads between the two.
+    The mask's last dimension is the first of that size behind the batch: a cache has its heads between the two. Where
+    the call itself gives only so many of the `last` positions, what has no heads has these.
     """
     *batch, length = mask.shape
     rank = len(batch)
+    if last is not None and isinstance(leaf, torch.Tensor) and leaf.dim() <= rank + 2:
+        mask, length = mask[..., -last:], last
     if not isinstance(leaf, torch.Tensor) or list(leaf.shape[:rank]) != batch or length not in leaf.shape[rank:]:
         return leaf
     return leaf.movedim(leaf.shape.index(length, rank), rank)[mask.to(leaf.device) != 0]

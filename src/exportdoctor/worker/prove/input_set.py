@@ -51,14 +51,30 @@ class InputSet:
     def mask(self) -> torch.Tensor | None:
         """The whole-number or boolean tensor whose zeros mask positions of its own shape.
 
-        None for a square one without another input for the same rows and positions: it may mask pairs of positions.
+        None for a square one without another input for the same rows and positions, or the last of them: it may mask
+        pairs of positions.
         """
         tensors = tensors_by_path(self.inputs) if self.mask_path else {}
         mask = tensors.pop(self.mask_path or "", None)
-        if mask is None or mask.shape[0] != mask.shape[-1]:
+        if mask is None or mask.shape[0] != mask.shape[-1] or self.positions is not None:
             return mask
         rows = (one for one in tensors.values() if one.shape[: mask.dim()] == mask.shape)
         return mask if any(not one.is_floating_point() or one.dim() > mask.dim() for one in rows) else None
+
+    @property
+    def positions(self) -> int | None:
+        """How many of the mask's positions, its last, this call's other whole numbers have: the rest are of a cache.
+
+        None where one of them has as many positions as the mask, or they differ.
+        """
+        tensors = tensors_by_path(self.inputs)
+        mask = tensors.pop(self.mask_path or "", None)
+        if mask is None:
+            return None
+        *rows, length = mask.shape
+        wholes = (one for one in tensors.values() if not one.is_floating_point() and one.dim() == mask.dim())
+        found = {one.shape[-1] for one in wholes if [*one.shape[:-1]] == rows}
+        return next(iter(found)) if len(found) == 1 and max(found) < length else None
 
     @property
     def wanted(self) -> list[torch.Tensor]:
