@@ -11,6 +11,7 @@ from exportdoctor.core.limits import CANDIDATE_MB, CANDIDATE_SECONDS
 from exportdoctor.core.protocol.repro import Candidate
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.process.client import Closing, spawn
+from exportdoctor.process.group import name_exit
 
 # the candidates share the machine with us, and one thread is all that survives a fork
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
@@ -38,7 +39,7 @@ class CandidateRunner(Closing):
         self._client = spawn("worker.repro.candidate_server", log=log, environment=ONE_THREAD)
         self._lock = threading.Lock()
         self._awaited: dict[str, Future[Outcome]] = {}
-        self._lost = False
+        self._lost = ""  # how the process ended
         threading.Thread(target=self._listen, daemon=True).start()
 
     def run(self, source: str, *, eager: bool = False) -> Outcome:
@@ -68,15 +69,18 @@ class CandidateRunner(Closing):
             awaited = self._awaited.pop(outcome.probe, None)
             if awaited is not None:
                 awaited.set_result(outcome)
+        end = name_exit(self._client.wait())
         with self._lock:
-            self._lost = True
+            self._lost = end
             self._fail_awaited()
 
     def _fail_awaited(self) -> None:
         while self._awaited:
             _, awaited = self._awaited.popitem()
             hint = f"Its output: {self._log}" if self._log else ""
-            awaited.set_exception(WorkerLost("The process that runs candidate scripts has ended", hint=hint))
+            awaited.set_exception(
+                WorkerLost(f"The process that runs candidate scripts has ended ({self._lost})", hint=hint)
+            )
 
     def close(self) -> None:
         """End the process and what it runs; a thread that waits for an outcome gets WorkerLost."""
