@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from exportdoctor.core.errors import WorkerLost
 from exportdoctor.core.failure.identity import name_free_signature
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.reduce import Verdict
@@ -240,6 +241,11 @@ class Model(torch.nn.Module):
             x = x + 1
         return x if x.sum() > 0 else -x
 """
+
+
+def test_where_the_process_of_the_candidates_has_ended_it_is_said_how() -> None:
+    with CandidateRunner() as runner, pytest.raises(WorkerLost, match=r"has ended \(SIGKILL\)"):
+        runner.run("import os, signal\nos.kill(os.getppid(), signal.SIGKILL)")
 
 
 def source_drafts(folder: Path, source: str, **given: Any) -> dict[str, tuple[str, Verdict]]:
