@@ -156,6 +156,49 @@ def test_all_modules_of_a_finding_that_were_asked_are_asked_again(tmp_path: Path
     assert question.small(here(), False).cell(question.wanted).state == "same failure"
 
 
+COUNTS_CALLS = """
+import torch
+class Counts(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+    def forward(self, x):
+        self.calls += 1
+        return x / self.calls
+def build():
+    return torch.nn.Sequential(Counts(), torch.nn.Linear(8, 8)), (torch.randn(2, 8),)
+"""
+UNROLLED = """
+import torch
+class Unrolled(torch.nn.Module):
+    def forward(self, x):
+        for _ in range(300):
+            x = torch.tanh(x) + x.sum()
+        return x
+def build():
+    return torch.nn.Sequential(Unrolled(), torch.nn.Linear(8, 8)), (torch.randn(2, 8),)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("code", "options", "what"),
+    [(COUNTS_CALLS, (), "NumbersDiffer"), (UNROLLED, ("--slow", "1", "--no-cure"), "SlowExport")],
+)
+def test_a_failure_of_what_exports_is_asked_as_it_was_found(
+    code: str, options: tuple[str, ...], what: str, tmp_path: Path
+) -> None:
+    """Numbers are those of the whole part, and a limit is an option: both were told as fixed."""
+    (tmp_path / "net.py").write_text(code)
+    assert main.run(["scan", f"{tmp_path}/net.py:build", "-q", *options]) == 1
+    stored = read_run(find_run(None))
+    (finding,) = stored.state.report().findings
+    assert finding.exception.type.endswith(what)
+    assert finding.module == "0"
+    question = finding_question(stored, finding, ())
+    assert question.small(here(), False).cell(question.wanted).state == "same failure"
+
+
 @pytest.mark.slow
 def test_lanes_side_by_side_answer_in_order_and_end_with_an_interruption() -> None:
     assert map_side_by_side(lambda number: number * 2, range(5), 3) == [0, 2, 4, 6, 8]

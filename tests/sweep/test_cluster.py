@@ -21,6 +21,7 @@ from exportdoctor.core.errors import ExitCode
 from exportdoctor.core.run.atlas import Atlas
 from exportdoctor.store.lock import FolderLock
 from exportdoctor.sweep.run_sweep import SweepRequest, read_kept_rows
+from exportdoctor.sweep.sweep_targets import name_targets
 from exportdoctor.sweep.target_task import ANSWER, SweepAnswer, SweepTask, ask_target
 
 HERE = Path(__file__).parents[1] / "support" / "sweep_factories.py"
@@ -99,7 +100,8 @@ def test_rows_of_an_earlier_atlas_are_kept_and_their_targets_not_asked(
     assert (after.causes, after.complete) == (before.causes, True)
     assert "1 row of earlier sweeps, asked " in (second / "atlas.md").read_text()
     request = SweepRequest(
-        targets=(), folder=second, sizes=("static",), to="export", words=("--no-cure",), jobs=1, memory_mb=2.0,
+        targets=tuple(name_targets([before.rows[0].ref])), folder=second, sizes=("static",), to="export",
+        words=("--no-cure",), jobs=1, memory_mb=2.0,
         scheduler="", command="", keep=(first / "atlas.json",),
     )  # fmt: skip
     cut = structs.replace(kept.cells[0], verdict="no_verdict")
@@ -110,12 +112,18 @@ def test_rows_of_an_earlier_atlas_are_kept_and_their_targets_not_asked(
         ({"cells": (cut, kept.cells[1]), "timeout": 1.0, "memory_mb": 2.0}, False),  # more time now
         ({"cells": (cut, kept.cells[1]), "timeout": 3.0, "memory_mb": 2.0}, True),
         ({"few_layers": "depth 2 for 3"}, False),  # all layers now
+        ({"digest": ""}, False),  # an older atlas does not say of which file the row is
+        ({"digest": "0" * 32}, False),  # another file, or another state of it
     ):
         row = structs.replace(before.rows[0], **change)
         (first / "atlas.json").write_bytes(pretty(structs.replace(before, rows=(row,))))
         assert bool(read_kept_rows(request, timeout=3.0).rows) is held
     (first / "atlas.json").write_bytes(pretty(before))
-    assert not read_kept_rows(structs.replace(request, words=()), timeout=3.0).rows  # cures now
+    for words_now in ((), ("--no-cure", "--exporter", "export-strict"), ("--no-cure", "--allow", "unsound")):
+        assert not read_kept_rows(
+            structs.replace(request, words=words_now), timeout=3.0
+        ).rows  # asks more, or otherwise
+    assert read_kept_rows(structs.replace(request, words=("--no-cure", "--timeout", "9")), timeout=3.0).rows
     passing = structs.replace(before.rows[0], cells=tuple(structs.replace(c, verdict="passes") for c in kept.cells))
     (first / "atlas.json").write_bytes(pretty(structs.replace(before, rows=(passing,))))
     assert read_kept_rows(structs.replace(request, words=()), timeout=3.0).rows  # there is nothing to cure

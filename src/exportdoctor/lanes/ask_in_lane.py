@@ -70,8 +70,12 @@ def ask_script(script: str, lane: Lane, *, keep: bool, again: bool = False) -> L
     return answer
 
 
-def ask_scan(target: tuple[str, ...], lane: Lane, *, again: bool = False) -> tuple[Report | None, str]:
+def ask_scan(
+    target: tuple[str, ...], lane: Lane, *, again: bool = False, numbers: bool = False
+) -> tuple[Report | None, str]:
     """Scan as the words say, without a search for shims; the report, or why there is none.
+
+    With `numbers` the program's are compared with eager's, which a scan does that searches for shims, too.
 
     Runs and caches of lanes are apart from the user's. An answer that is still valid is told again from there, but not
     with `again`.
@@ -82,9 +86,9 @@ def ask_scan(target: tuple[str, ...], lane: Lane, *, again: bool = False) -> tup
         return None, f"exportdoctor needs torch{needed}"
     home = lanes_root() / ".runs"
     folder = home / "runs" / new_run_id(target[0])
-    fresh = ["--no-cache"] if again else []
+    more = ["--no-alternatives" if numbers else "--no-cure", *(["--no-cache"] if again else [])]
     done = subprocess.run(
-        command_in(lane.python, ["scan", *target, "--no-cure", "--quiet", "--out", str(folder), *fresh]),
+        command_in(lane.python, ["scan", *target, "--quiet", "--out", str(folder), *more]),
         env={**os.environ, **carry(), **lane.environment, "EXPORTDOCTOR_HOME": str(home)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -8,9 +8,13 @@ from functools import cache
 from importlib import metadata
 from typing import NamedTuple
 
+import msgspec
+
 from exportdoctor.core.failure.finding import Finding
+from exportdoctor.core.failure.kinds import KIND_OF_OUR_EXCEPTION, NUMBERS_DIFFER, SIZES_REFUSED
 from exportdoctor.core.run.lane_matrix import FailureName, LaneAnswer
 from exportdoctor.core.run.report import Report
+from exportdoctor.core.scan_options import ScanOptions, option_words
 from exportdoctor.core.versions import installed_versions
 from exportdoctor.lanes.ask_in_lane import ask_scan, ask_script, name_of, part_answer
 from exportdoctor.lanes.code_changes import import_name
@@ -47,7 +51,8 @@ def finding_question(run: StoredRun, finding: Finding, packages: Collection[str]
     """A finding, asked where other versions of `packages` are: by its verified script if that uses them all.
 
     A script holds copies of the model's code, so that a package that it does not import cannot change its answer;
-    then the submodule is scanned.
+    then the submodule is scanned. So it is where the export passes, and the failure is what it costs or what the
+    program does: a script that ends well does not say that.
     """
     wanted, started = name_of(finding), run.state.started
     part = f"part {finding.part}"
@@ -55,25 +60,30 @@ def finding_question(run: StoredRun, finding: Finding, packages: Collection[str]
         nothing: Ask = lambda lane, again: LaneAnswer(unknown="the run does not say what it scanned")  # noqa: E731
         return LaneQuestion(finding.id, part, wanted, nothing)
     build, options = started.target.options, started.options
-    words = [started.target.ref, "--part", finding.part, "--exporter", options.exporter, "--to", options.to]
-    words += ["--weights", build.weights, "--device", build.device, "--dtype", build.dtype]
-    words += ["--image-size", f"{build.image_size[0]}x{build.image_size[1]}"] if build.image_size else []
-    words += ["--inputs", build.inputs] if build.inputs else []
-    words += ["--static"] if build.static else []
+    words = (started.target.ref, "--part", finding.part, *build.flags)
     issues = tuple(issue.id for issue in finding.known_issues if not issue.elsewhere)
-    whole = scan_question(finding.id, part, tuple(words), finding.part, wanted)
-    if script := _script_of(run, finding, packages):
+    numbers = finding.exception.type in (NUMBERS_DIFFER, SIZES_REFUSED)
+    whole = scan_question(
+        finding.id, part, (*words, *option_words(_without_cures(options))), finding.part, wanted, numbers=numbers
+    )
+    if finding.exception.type not in KIND_OF_OUR_EXCEPTION and (script := _script_of(run, finding, packages)):
         ask: Ask = lambda lane, again: ask_script(script, lane, keep=True, again=again)  # noqa: E731
         small = LaneQuestion(finding.id, f"the script of {finding.id}", wanted, ask, whole.small, script)
         return _with_measurements(small, issues)
-    if not finding.module:
+    if not finding.module or numbers:  # those of a submodule alone are not compared
         return _with_measurements(whole, issues)
     # one of its modules may be mended without the rest
     others = [name for name in finding.modules if name not in ("", finding.module)]
     about = f"submodule {finding.module} of {part}" + (f", and {len(others)} that fail like it" if others else "")
     modules = (word for name in (finding.module, *others) for word in ("--module", name))
+    words += option_words(_without_cures(msgspec.structs.replace(options, modules=())))
     small = scan_question(finding.id, about, (*words, *modules), finding.part, wanted)
     return _with_measurements(small._replace(whole=whole.small), issues)
+
+
+def _without_cures(options: ScanOptions) -> ScanOptions:
+    """The options of the scan that found it, without those that say how shims are searched."""
+    return msgspec.structs.replace(options, cure=True, alternatives=True, allow=(), shim_files=(), use_cache=True)
 
 
 def _with_measurements(question: LaneQuestion, issues: tuple[str, ...]) -> LaneQuestion:
@@ -90,11 +100,19 @@ def _with_measurements(question: LaneQuestion, issues: tuple[str, ...]) -> LaneQ
     return question._replace(small=ask)
 
 
-def scan_question(name: str, about: str, words: tuple[str, ...], part: str, wanted: FailureName | None) -> LaneQuestion:
-    """A scan of one part, or of a submodule of it."""
+def scan_question(
+    name: str,
+    about: str,
+    words: tuple[str, ...],
+    part: str,
+    wanted: FailureName | None,
+    *,
+    numbers: bool = False,
+) -> LaneQuestion:
+    """A scan of one part, or of a submodule of it; with `numbers` also of what the program computes."""
 
     def ask(lane: Lane, again: bool) -> LaneAnswer:
-        report, why = ask_scan(words, lane, again=again)
+        report, why = ask_scan(words, lane, again=again, numbers=numbers)
         return part_answer(report, part) if report is not None else LaneAnswer(unknown=why)
 
     return LaneQuestion(name, about, wanted, ask)

@@ -30,16 +30,23 @@ STAGES = {"export": ("export", "numbers"), "decomposed": ("export", "numbers", "
           "onnx": ("export", "numbers", "onnx"), "ort": ("export", "numbers", "onnx", "ort")}  # fmt: skip
 """The columns for each `--to`."""
 _STAGE_OF = {"decompose": "decomposed", "translate": "onnx", "check": "onnx", "load": "ort", "run": "ort"}
-_AT_A_LIMIT = frozenset({FailureKind.TIMEOUT, FailureKind.OUT_OF_MEMORY})
+AT_A_LIMIT = frozenset({FailureKind.TIMEOUT, FailureKind.OUT_OF_MEMORY})
 _NO_PLACE = frozenset({FailureKind.CRASH, FailureKind.TIMEOUT, FailureKind.OUT_OF_MEMORY})
 
 
 def make_row(
-    answer: SweepAnswer, folder: Path, *, to: str, ref: str, words: tuple[str, ...], few_layers: str = ""
+    answer: SweepAnswer,
+    folder: Path,
+    *,
+    to: str,
+    ref: str,
+    words: tuple[str, ...],
+    few_layers: str = "",
+    digest: str = "",
 ) -> tuple[AtlasRow, list[Finding]]:
     """The row of one target, and the findings of its runs. `folder` holds its runs; `words` are the sweep's options.
 
-    `few_layers` says which it has of a model that has more.
+    `few_layers` says which it has of a model that has more; `digest` is the model's.
     """
     cells: list[AtlasCell] = []
     findings: list[Finding] = []
@@ -69,6 +76,7 @@ def make_row(
     row = AtlasRow(
         name=answer.name,
         ref=ref,
+        digest=digest,
         at=answer.at,
         cells=tuple(cells),
         notes=(*((few_layers_note(few_layers),) if few_layers else ()), *notes),
@@ -129,7 +137,7 @@ def _cells(
             stage = "export" if column == "strict" else column  # what the run's own exporter says
             mine = [f for f in report.findings if f.part == part.name and _column_of(f.stage, stages) == stage]
             verdict = _verdict(part, stage, stages, mine)
-            ended = mine and all(one.kind in _AT_A_LIMIT for one in mine)
+            ended = mine and all(one.kind in AT_A_LIMIT for one in mine)
             if verdict == "fails" and ended:  # a limit is ours: the model has not failed
                 why = first_line(mine[0].exception.message, 300)
                 yield AtlasCell(

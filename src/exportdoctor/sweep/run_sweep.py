@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -12,16 +13,16 @@ import msgspec
 from exportdoctor.core.codec import decode, pretty
 from exportdoctor.core.errors import ExportdoctorError, StoreError, UsageError
 from exportdoctor.core.failure.finding import Finding
-from exportdoctor.core.run.atlas import Also, Atlas, AtlasRow, RootCause, SampleFact, Sizes
+from exportdoctor.core.run.atlas import Also, Atlas, AtlasCell, AtlasRow, RootCause, SampleFact, Sizes
 from exportdoctor.core.scan_options import OPTIONS
 from exportdoctor.report.atlas.atlas_difference import compare_atlases
 from exportdoctor.report.atlas.atlas_markdown import render_markdown
 from exportdoctor.report.atlas.atlas_page import render_page
 from exportdoctor.store.atomic_write import make_folder, replace_file
 from exportdoctor.store.lock import FolderLock
-from exportdoctor.sweep.atlas_rows import STAGES, count_shares, find_causes, make_row
+from exportdoctor.sweep.atlas_rows import AT_A_LIMIT, STAGES, count_shares, find_causes, make_row
 from exportdoctor.sweep.cluster import ask_all, child_environment, open_cluster
-from exportdoctor.sweep.sweep_targets import SweepTarget
+from exportdoctor.sweep.sweep_targets import SweepTarget, digest_target
 from exportdoctor.sweep.target_task import (
     STOP,
     AnswerStatus,
@@ -31,6 +32,7 @@ from exportdoctor.sweep.target_task import (
     keep_answer,
     kept_run,
     read_answer,
+    scan_words,
 )
 
 
@@ -66,17 +68,22 @@ class KeptRows(msgspec.Struct, frozen=True, kw_only=True):
 
 _LESS = tuple(OPTIONS[name].flag for name in ("cure", "search"))
 """Words with which a scan asks less."""
+_OTHER_QUESTION, _LIMITS = ("--exporter", "--allow"), ("--timeout", "--memory")
+"""Options of a scan with which a row that is kept must have been asked: always, or if a limit may have cut it off."""
 _SAME_VERSIONS = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
 """What a row that is kept must have been asked with."""
 
 
 def read_kept_rows(request: SweepRequest, *, timeout: float) -> KeptRows:
-    """The rows of `request.keep` that a sweep need not ask: complete, with every column of this sweep, and not cut off
-    at a limit that is higher now (`timeout` in seconds).
+    """The rows of `request.keep` that a sweep need not ask: of the same model, as its sources are now, complete, with
+    every column of this sweep, and not cut off at a limit that is higher now (`timeout` in seconds).
+
+    An older atlas does not say which model a row is of: the name tells that of a model type alone.
 
     Raises UsageError for an atlas of other versions, and what `read_atlas` raises.
     """
     now, rows, causes = child_environment(), dict[str, AtlasRow](), list[RootCause]()
+    targets = {target.name: target for target in request.targets}
     columns = {(sizes, stage) for sizes in request.sizes for stage in (*STAGES[request.to], *request.also)}
     for file in request.keep:
         atlas = read_atlas(file)
@@ -87,7 +94,8 @@ def read_kept_rows(request: SweepRequest, *, timeout: float) -> KeptRows:
         causes += atlas.causes
         for row in atlas.rows:
             asked = {(cell.sizes, cell.stage) for cell in row.cells}
-            if row.complete and columns <= asked and not _asks_more(request, row, timeout=timeout):
+            holds = row.complete and columns <= asked and not _asks_more(request, row, timeout=timeout)
+            if holds and _is_of(row, targets.get(row.name)):
                 cells = (cell for cell in row.cells if (cell.sizes, cell.stage) in columns)
                 rows[row.name] = msgspec.structs.replace(
                     row, cells=tuple(msgspec.structs.replace(cell, run="") for cell in cells), kept=True
@@ -95,14 +103,34 @@ def read_kept_rows(request: SweepRequest, *, timeout: float) -> KeptRows:
     return KeptRows(rows=rows, causes=tuple(causes))
 
 
+def _is_of(row: AtlasRow, target: SweepTarget | None) -> bool:
+    """Whether the row is the answer of this very target."""
+    if target is None or not row.digest:
+        return target is not None and target.model_type
+    return row.digest in (digest_target(one) for one in (target.ref, target.whole) if one)
+
+
 def _asks_more(request: SweepRequest, row: AtlasRow, *, timeout: float) -> bool:
     """Whether a sweep gives a target more time, memory or layers than its row had, or searches where that failed and
     did not."""
-    cut = any(cell.verdict == "no_verdict" or cell.cut_off for cell in row.cells)
+    cut = any(cell.verdict == "no_verdict" or cell.cut_off or cell.kind in AT_A_LIMIT for cell in row.cells)
     more = timeout > row.timeout or request.memory_mb > row.memory_mb
     failed = (cell for cell in row.cells if cell.verdict == "fails")
     left_out = {word for cell in failed for word in cell.command.split() if word in _LESS}
+    alike = (*_OTHER_QUESTION, *(_LIMITS if cut else ()))
+    wanted = ((cell, scan_words(request.words, cell.sizes, _also(cell))) for cell in row.cells)
+    if any(_values(alike, cell.command.split()) != _values(alike, words) for cell, words in wanted):
+        return True
     return (cut and more) or not left_out <= {*request.words} or (bool(row.few_layers) and not request.few_layers)
+
+
+def _also(cell: AtlasCell) -> Also:
+    return "strict" if cell.stage == "strict" else ""
+
+
+def _values(options: Sequence[str], words: Sequence[str]) -> list[tuple[str, str]]:
+    """What a command line gives for these options."""
+    return [(word, value) for word, value in pairwise(words) if word in options]
 
 
 def read_atlas(file: Path) -> Atlas:
@@ -208,6 +236,7 @@ def write_atlas(request: SweepRequest, tasks: Sequence[SweepTask], kept: KeptRow
             ref=target.whole if is_whole else target.ref,
             words=request.words,
             few_layers="" if is_whole else target.few_layers,
+            digest=task.digest_of_whole if is_whole else task.digest,
         )
         rows.append(row)
         findings[row.name] = found

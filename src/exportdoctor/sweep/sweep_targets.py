@@ -29,6 +29,7 @@ class SweepTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A target, with a name that no other target of the sweep has; `why` there is nothing to ask, if so.
 
     `whole` is the reference of the whole model where `ref` has few of its layers, and `few_layers` says which.
+    `model_type`: transformers lists it, and its name is that of its configuration.
     """
 
     name: str
@@ -36,6 +37,7 @@ class SweepTarget(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     whole: str = ""
     few_layers: str = ""
+    model_type: bool = False
 
 
 def read_list(file: Path) -> list[str]:
@@ -82,7 +84,9 @@ def find_model_types(
         raise WorkerLost("The process that lists the model types has ended")
     if not isinstance(reply, ModelTypes):
         raise reply.to_error()
-    targets = [SweepTarget(name=name, ref=str(folder / name), why=why) for name, why in reply.types.items()]
+    targets = [
+        SweepTarget(name=name, ref=str(folder / name), why=why, model_type=True) for name, why in reply.types.items()
+    ]
     for place, one in enumerate(targets):
         if few_folder is not None and (changed := reply.few_layers.get(one.name)):
             ref = str(few_folder / one.name)
@@ -106,6 +110,7 @@ def make_tasks(
     tasks = []
     for target in targets:
         ref, why = _whole_path(target.ref), target.why
+        whole = _whole_path(target.whole) if target.whole else ""
         identity: object = why
         if not why:
             try:
@@ -116,13 +121,15 @@ def make_tasks(
             SweepTask(
                 name=target.name,
                 ref=ref,
-                whole=_whole_path(target.whole) if target.whole else "",
+                whole=whole,
+                digest="" if why else _digest(identity),
+                digest_of_whole=digest_target(whole) if whole else "",
                 folder=os.path.abspath(folder / "runs" / target.name),
                 sizes=sizes,
                 words=words,
                 timeout=timeout,
                 memory_mb=memory_mb,
-                key=hashlib.sha256(encode([identity, why, sizes, words, around])).hexdigest()[:32],
+                key=_digest([identity, why, sizes, words, around]),
                 session=session,
                 hash_seed=os.environ.get(HASH_SEED),
                 why=why,
@@ -130,6 +137,18 @@ def make_tasks(
             )
         )
     return tasks
+
+
+def digest_target(ref: str) -> str:
+    """A digest of all that says which model a reference names: configuration, sources; empty where it names none."""
+    try:
+        return _digest(resolve(TargetRef(ref=_whole_path(ref))).identity())
+    except ExportdoctorError:
+        return ""
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(encode(value)).hexdigest()[:32]
 
 
 def _whole_path(ref: str) -> str:

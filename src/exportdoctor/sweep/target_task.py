@@ -61,7 +61,8 @@ class SweepTask(msgspec.Struct, frozen=True, kw_only=True):
 
     `timeout` in seconds and `memory_mb` in MiB are of one run. `key` digests what the answer depends on, `session`
     names the sweep's process, whose PYTHONHASHSEED was `hash_seed`. With `why` there is nothing to ask: it says what
-    is missing. `whole` is asked where `ref`, the same model with few layers, gets no verdict.
+    is missing. `whole` is asked where `ref`, the same model with few layers, gets no verdict. `digest` and
+    `digest_of_whole` are of the models that these name.
     """
 
     name: str
@@ -77,6 +78,8 @@ class SweepTask(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     also: tuple[Also, ...] = ()
     whole: str = ""
+    digest: str = ""
+    digest_of_whole: str = ""
 
     @property
     def asks(self) -> tuple[tuple[Sizes, Also], ...]:

@@ -67,9 +67,8 @@ def _module(selection: Selection) -> Content:
     colour = COLOURS.get(status, "$foreground 75%")
     fact = selection.fact
     size = f" · {wording.parameters(fact.parameters)}" if fact and fact.parameters else ""
-    name = line(wording.module_name(row.fqns[0])) + (
-        f"  and {len(row.fqns) - 1} identical" if len(row.fqns) > 1 else ""
-    )
+    others = f"  and {len(row.fqns) - 1} {'identical' if row.equal else 'similar'}" if len(row.fqns) > 1 else ""
+    name = line(wording.module_name(row.fqns[0])) + others
     return Content.assemble(
         (f"{wording.SYMBOLS[status]} {name}", f"bold {colour}"),
         ("  " + line(row.class_name) + size, "$foreground 75%"),

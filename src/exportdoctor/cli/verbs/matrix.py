@@ -51,8 +51,9 @@ def matrix(
     """Ask the same in this environment and on other versions: which failures are still there, which are gone?
 
     A RUN is asked through the verified scripts of its findings (see repro), and by its failing submodules where there
-    is none. A cell says: same failure, other failure (which), passes, unknown (why). Answers that are known already are
-    told again, so that a matrix that was cut off goes on where it was.
+    is none. A TARGET is asked whether it exports; the numbers of its programs are not compared. A cell says: same
+    failure, other failure (which), passes, unknown (why). Answers that are known already are told again, so that a
+    matrix that was cut off goes on where it was.
 
     Exit code: 0 everything passes everywhere, 1 otherwise.
     """

@@ -199,7 +199,8 @@ class SweepArguments:
     type=click.Path(path_type=Path),
     multiple=True,
     metavar="ATLAS.json",
-    help="Do not ask targets that have a row in this earlier atlas: keep the row, with its date. Can be repeated.",
+    help="Do not ask targets that have a row in this earlier atlas and have not changed since: keep the row, with its "
+    "date. Can be repeated.",
 )
 @click.option("--against", type=click.Path(path_type=Path), metavar="ATLAS.json", help="Show first what changed since.")
 @click.option("--out", type=OutFolderType(), metavar="DIR", help="Folder of the sweep; one there is continued.")

@@ -54,11 +54,13 @@ class AtlasRow(msgspec.Struct, frozen=True, kw_only=True):
     `complete` is false where its runs were stopped or lost. `timeout` (seconds) and `memory_mb` (MiB) are the limits of
     one run; 0 where they are not known. `kept` is true if the row is taken from an earlier atlas. `few_layers` says
     where the model had fewer layers or experts than its configuration: `num_hidden_layers 2 for 40`. `seconds` are the
-    wall time of all its runs, one after the other; 0 where it is not known.
+    wall time of all its runs, one after the other; 0 where it is not known. `digest` is of the model: its
+    configuration, or its factory's file with what that imports; empty where there is none, or in an older atlas.
     """
 
     name: str
     ref: str
+    digest: str = ""
     at: float = 0.0
     cells: tuple[AtlasCell, ...] = ()
     notes: tuple[str, ...] = ()
