@@ -28,6 +28,7 @@ from exportdoctor.worker.prove.cure_inputs import change_layout, cure_inputs, dr
 from exportdoctor.worker.prove.drawn_values import draw_like, write
 from exportdoctor.worker.prove.input_meaning import draw_boundaries
 from exportdoctor.worker.prove.input_set import InputSet, run_in_eager
+from exportdoctor.worker.prove.masked_positions import ignores_zeros, mask_of
 from exportdoctor.worker.prove.object_walk import map_tensors, tensors_by_path
 from exportdoctor.worker.prove.proof_inputs import sizes_title
 from exportdoctor.worker.translate.onnx_program import flat_inputs, translate
@@ -419,16 +420,61 @@ def test_of_a_mask_that_a_cache_makes_longer_the_last_positions_are_those_of_the
     result = CallResult(output=(logits, keys), after=inputs, buffers={})
     one = InputSet(title="", kind="padding", calls=(inputs,), results=(result,), mask_path="[0][1]")
 
-    def agrees(changed: int) -> bool:
+    def compare(changed: int) -> Any:
         found = [logits.clone(), keys.clone()]
         for leaf in found:
             leaf[changed] += 1
-        return compare_calls(one, [CallResult(output=found, after=inputs, buffers={})], tensors=True).holds
+        return compare_calls(one, [CallResult(output=found, after=inputs, buffers={})], tensors=True)
 
-    assert agrees(0)
-    assert rows == 1 or not agrees(1)
+    if rows == 1:
+        assert compare(0).says_nothing  # nothing is left to compare
+    else:
+        assert compare(0).holds
+        assert not compare(1).holds
     mask[0, 1] = 1
-    assert not agrees(0)
+    assert not compare(0).holds
+
+
+class Pools(nn.Module):
+    """Frames less their mean over those that count; the others give zero, or what they are."""
+
+    def __init__(self, counts: str, *, hides: bool = True) -> None:
+        super().__init__()
+        self.counts, self.hides = counts, hides
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        counted = {"ones": mask, "zeros": ~mask, "all": torch.ones_like(mask)}[self.counts][..., None]
+        mean = (x * counted).sum(1, keepdim=True) / counted.sum(1, keepdim=True)
+        return (x - mean) * counted if self.hides else x - mean
+
+
+class Frames(nn.Module):
+    """Each frame by itself, and once without those that are not shown."""
+
+    def __init__(self, shown: bool) -> None:
+        super().__init__()
+        self.shown = shown
+
+    def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 2, x * (mask == self.shown)[..., None]
+
+
+@pytest.mark.parametrize(
+    ("module", "ignores"),
+    [
+        (Pools("ones"), False),  # zero elsewhere, whatever is there: that can be compared
+        (Pools("ones", hides=False), True),
+        (Pools("zeros"), False),  # torch's key_padding_mask: ones are padding
+        (Pools("zeros", hides=False), False),
+        (Pools("all"), False),
+        (Frames(True), False),
+        (Frames(False), False),
+    ],
+)
+def test_zeros_of_a_mask_count_as_ignored_only_where_eager_says_so(module: nn.Module, ignores: bool) -> None:
+    mask = torch.ones(2, 6, dtype=torch.bool)
+    inputs: Inputs = ((torch.randn(2, 6, 3), mask), {})
+    assert ignores_zeros(module, inputs, "[0][1]") is ignores
 
 
 def test_masked_positions_are_not_compared_either_where_the_program_leaves_an_output_out() -> None:
@@ -449,7 +495,7 @@ def test_masked_positions_are_not_compared_either_where_the_program_leaves_an_ou
     row = compare_calls(one, [CallResult(output=[found], after=inputs, buffers={})], tensors=True)
     assert row.holds
     assert "leaves out" in row.note
-    assert "1 masked positions" in row.note
+    assert "1 masked position, which eager ignores" in row.note
     found[0, 1] += 1
     assert not compare_calls(one, [CallResult(output=[found], after=inputs, buffers={})], tensors=True).holds
 
@@ -482,7 +528,7 @@ def test_a_square_mask_alone_hides_no_outputs_for_it_may_be_one_of_pairs(
 ) -> None:
     (path,) = [path for path, one in tensors_by_path(((), inputs)).items() if one is inputs["seen"]]
     one = InputSet(title="", kind="example", calls=(((), inputs),), results=(), mask_path=path)
-    assert (one.mask is not None) is is_padding
+    assert (mask_of(one) is not None) is is_padding
 
 
 class Windows(nn.Module):

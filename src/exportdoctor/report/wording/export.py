@@ -25,7 +25,7 @@ from exportdoctor.core.records.size_domain import SizeDomain
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.report.wording.formatting import count, duration, file_size, weights_text
 from exportdoctor.report.wording.shim_tries import combined_rows, reasons_of_refusals, refused_sets
-from exportdoctor.report.wording.size_domains import axis_rows, boundary_lines
+from exportdoctor.report.wording.size_domains import IGNORED, axis_rows, boundary_lines
 
 _VERDICTS = {
     "proved": "Verified: {comparisons} with unpatched eager in {engine}.",
@@ -222,8 +222,14 @@ FIX_CHANCE = (
 OTHER_RANDOM_NUMBERS = "eager draws random numbers, and ONNX Runtime draws others"
 FIX_RANDOM = "Draw them outside of the model and pass them in, or call eval() on it; --to pt2 draws as eager does"
 NAN_OUTPUTS = "eager's outputs are nan throughout, and a wrong program could give the same"
+MASKED_OUTPUTS = "every position is masked: what eager ignores was not compared"
 NO_OUTPUTS = "eager gives no output and changes nothing, and a wrong program could do the same"
 GIVE_OTHER_INPUTS = "Give other inputs with --inputs, for which the forward gives numbers"
+
+
+def masked_positions(number: int) -> str:
+    """Noted of outputs that differ at positions that eager ignores."""
+    return f"outputs at {count(number, 'masked position')}{IGNORED}"
 
 
 def some_nan_outputs(number: int) -> str:

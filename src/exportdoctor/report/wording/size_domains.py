@@ -12,6 +12,8 @@ from exportdoctor.report.wording.formatting import count, short_path, under_shim
 
 EXAMPLE = "the example"
 NO_EAGER = "There is no eager beside a file alone: whether its answers are right was not asked."
+IGNORED = ", which eager ignores, differ and were not compared"
+"""Said of outputs at masked positions."""
 _MOST_SIZES, _MOST_UNTRIED = 6, 4
 _FINITE = 1e300
 
@@ -70,6 +72,11 @@ def sizes_not_made(titles: Sequence[str]) -> str:
 def only_nan(titles: Sequence[str]) -> str:
     """Sizes at which there is nothing to compare with."""
     return f"{_some_inputs(titles)}: nothing can be compared, eager gives nothing but NaN"
+
+
+def masked_at(titles: Sequence[str]) -> str:
+    """Inputs for which not all positions were compared."""
+    return f"{_some_inputs(list(dict.fromkeys(titles)))}: outputs at masked positions{IGNORED}"
 
 
 def drawn_sets(tried: int, told: int) -> str:

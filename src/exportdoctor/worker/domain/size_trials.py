@@ -14,6 +14,7 @@ import torch
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.records.size_domain import SizeAxis, SizeCondition, SizeDomain, SizeTrial, StageAnswer
 from exportdoctor.report.wording import size_domains as wording
+from exportdoctor.report.wording.export import MASKED_OUTPUTS
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import run_calls
 from exportdoctor.worker.domain.branch_line import branch_condition, branch_line
@@ -70,6 +71,7 @@ class DomainSearch:
         self._not_made: list[str] = []
         self._only_nan: list[str] = []
         self._unsteady: list[str] = []
+        self._masked: list[str] = []
         self._planned: dict[str, PlannedTrial] = {}
         self._tried: dict[str, SizeTrial] = {}
         self._asserted = assertions_on_values(self.stages[0].holder)
@@ -157,6 +159,7 @@ class DomainSearch:
             notes=(
                 *((wording.sizes_not_made(self._not_made),) if self._not_made else ()),
                 *((wording.only_nan(self._only_nan),) if self._only_nan else ()),
+                *((wording.masked_at(self._masked),) if self._masked else ()),
                 *((wording.drawn_sets(len(tried), len(told)),) if tried else ()),
             ),
         )
@@ -275,6 +278,8 @@ class DomainSearch:
     def _trial_if_steady(self, planned: PlannedTrial) -> list[SizeTrial]:
         """The trial; none where a stage gives other numbers than eager, whose own answer depends on other memory."""
         trial = self._trial(planned)
+        if any(answer.message == MASKED_OUTPUTS for answer in trial.answers):
+            return []
         wrong = any(answer.outcome == "wrong" for answer in trial.answers)
         if not wrong or self.eager is None or not depends_on_other_memory(self.eager, planned.inputs):
             return [trial]
@@ -302,6 +307,8 @@ class DomainSearch:
         if one is None:
             return StageAnswer(stage=stage.name, outcome="answers" if self.eager is None else "alone")
         row = compare_calls(one, made, tensors=True)
+        if row.trouble == MASKED_OUTPUTS or wording.IGNORED in row.note:
+            self._masked.append(one.title)
         if row.holds or row.says_nothing:  # NaN where eager gives NaN
             return StageAnswer(stage=stage.name, outcome="right", max_abs=row.max_abs)
         return StageAnswer(stage=stage.name, outcome="wrong", max_abs=row.max_abs, message=row.trouble)

@@ -11,13 +11,14 @@ import torch
 
 from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.report.wording import export as wording
-from exportdoctor.report.wording.export import NAN_OUTPUTS, NO_OUTPUTS, some_nan_outputs
+from exportdoctor.report.wording.export import MASKED_OUTPUTS, NAN_OUTPUTS, NO_OUTPUTS, some_nan_outputs
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import CallResult, same_values
 from exportdoctor.targets.plain_state import without_writes
 from exportdoctor.torch_internals.trees import tree_leaves
-from exportdoctor.worker.prove.compare_outputs import are_nan, compare_outputs, largest_difference
+from exportdoctor.worker.prove.compare_outputs import alike, are_nan, compare_outputs, largest_difference
 from exportdoctor.worker.prove.input_set import InputSet, named_path
+from exportdoctor.worker.prove.masked_positions import last_positions, mask_of, show_unmasked
 from exportdoctor.worker.prove.object_walk import FoundValue, values_in
 
 _MOST_NAMES = 3
@@ -124,17 +125,14 @@ def _compare_answers(one: InputSet, answer: CallResult, wanted: CallResult, *, t
         notes = [f"the program leaves out {', '.join(missing)}, which follows from the whole-number inputs alone"]
         expected = kept
     row = compare_outputs(one.title, found, expected)
-    if not row.holds and not row.refused and (mask := one.mask) is not None:
-        attended = ([_hide(leaf, mask, one.positions) for leaf in given] for given in (found, expected))
-        seen = compare_outputs(one.title, *attended)
-        if seen.holds:
-            notes.append(f"outputs at {int((mask == 0).sum())} masked positions differ and were not compared")
-            row = seen
+    if not row.holds and not row.refused and (seen := _compare_unmasked(one, found, expected)) is not None:
+        row = seen
+        notes.append(seen.note)
     if row.holds and (blank := are_nan(expected)) and any(blank):
         if all(blank):
             return msgspec.structs.replace(row, says_nothing=True, trouble=NAN_OUTPUTS)
         notes.append(some_nan_outputs(sum(blank)))
-    return msgspec.structs.replace(row, note="; ".join(notes))
+    return msgspec.structs.replace(row, note="; ".join(filter(None, notes)))
 
 
 def leaves_in_file(leaves: Sequence[Any], count: int) -> list[torch.Tensor]:
@@ -150,19 +148,20 @@ def _as_complex(leaf: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     return torch.view_as_complex(leaf.contiguous()) if pairs else leaf
 
 
-def _hide(leaf: Any, mask: torch.Tensor, last: int | None) -> Any:
-    """What a tensor holds at positions that the mask shows; any other value as it is.
-
-    The mask's last dimension is the first of that size behind the batch: a cache has its heads between the two. Where
-    the call itself gives only so many of the `last` positions, what has no heads has these.
-    """
-    *batch, length = mask.shape
-    rank = len(batch)
-    if last is not None and isinstance(leaf, torch.Tensor) and leaf.dim() <= rank + 2:
-        mask, length = mask[..., -last:], last
-    if not isinstance(leaf, torch.Tensor) or list(leaf.shape[:rank]) != batch or length not in leaf.shape[rank:]:
-        return leaf
-    return leaf.movedim(leaf.shape.index(length, rank), rank)[mask.to(leaf.device) != 0]
+def _compare_unmasked(one: InputSet, found: Sequence[Any], expected: Sequence[Any]) -> Agreement | None:
+    """How outputs that differ agree at the positions that are not masked; None where they differ there, too, or in
+    more than numbers."""
+    mask = mask_of(one)
+    if mask is None or bool((mask != 0).all()) or not all(map(alike, found, expected)):
+        return None
+    last = last_positions(one.inputs, one.mask_path or "")
+    shown = [[show_unmasked(leaf, mask, last) for leaf in leaves] for leaves in (found, expected)]
+    seen = compare_outputs(one.title, *shown)
+    if not seen.holds:
+        return None
+    if not any(leaf.numel() for leaf in shown[1] if isinstance(leaf, torch.Tensor)):
+        return msgspec.structs.replace(seen, says_nothing=True, trouble=MASKED_OUTPUTS)
+    return msgspec.structs.replace(seen, note=wording.masked_positions(int((mask == 0).sum())))
 
 
 def _find_lost(before: Inputs, answer: CallResult, wanted: CallResult) -> tuple[list[str], list[str]]:

@@ -40,7 +40,7 @@ def compare_outputs(title: str, answers: Sequence[Any], wanted: Sequence[Any]) -
     found = []
     pairs = zip(map(as_plain_tensor, answers), map(as_plain_tensor, wanted), strict=True)
     for number, (one, other) in enumerate(pairs):
-        if not _alike(one, other):
+        if not alike(one, other):
             trouble = f"output {number} is {_kind(one)}, and eager gives {_kind(other)}"
             return Agreement(inputs=title, trouble=trouble)
         if isinstance(other, torch.Tensor):
@@ -64,7 +64,7 @@ def _misfit(row: Agreement) -> tuple[bool, float]:
     return not row.holds, row.max_abs / row.tolerance if row.tolerance else 0.0
 
 
-def _alike(one: Any, other: Any) -> bool:
+def alike(one: Any, other: Any) -> bool:
     """Whether they can be compared number by number, or are equal where there is nothing to compare."""
     if isinstance(other, torch.Tensor):
         return isinstance(one, torch.Tensor) and one.shape == other.shape and one.dtype == other.dtype

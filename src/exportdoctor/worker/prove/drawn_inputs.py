@@ -26,6 +26,7 @@ from exportdoctor.worker.prove.eager_trace import EagerTrace
 from exportdoctor.worker.prove.input_meaning import mask_among, meaning_of
 from exportdoctor.worker.prove.input_recipes import InputRecipes, Recipe
 from exportdoctor.worker.prove.input_set import InputSet, named_path, run_in_eager, sizes_of
+from exportdoctor.worker.prove.masked_positions import ignores_zeros
 from exportdoctor.worker.prove.object_walk import (
     equal_inputs,
     equal_tensors,
@@ -86,13 +87,15 @@ class SetDrawer:
         compared = sorted(self._trace.constants) if self._trace else []
         self._constants = list(dict.fromkeys([*compared, *_code_constants(self.module)]))[:_MOST_CONSTANTS]
         self._decided = {self._trace.decisions} if self._trace else set()
-        self.mask_path = mask_among(self._leaves, meanings)
+        mask_path = mask_among(self._leaves, meanings)
+        ignores = mask_path is not None and ignores_zeros(self.module, self.known[0], mask_path)
+        self.mask_path = mask_path if ignores else None
         self._recipes = InputRecipes(
             module=self.module,
             known=self.known,
             leaves=self._leaves,
             meanings=meanings,
-            mask_path=self.mask_path,
+            mask_path=mask_path,
             shapes=self.shapes,
             chance=self.chance,
         )

@@ -17,7 +17,7 @@ from exportdoctor.targets.eager import CallResult, run_calls
 from exportdoctor.targets.input_objects import flatten_inputs
 from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.prove.compare_outputs import are_nan, tensors_in
-from exportdoctor.worker.prove.object_walk import is_whole, tensors_by_path
+from exportdoctor.worker.prove.object_walk import is_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class InputSet:
     """`results` are eager's for each of the calls, which are made one after the other; at least one.
 
     `same`: it has the example's sizes. `made_up`: it was drawn; a program may refuse it, but not answer it wrongly.
-    `mask_path` leads to the mask among its inputs, if there is one.
+    `mask_path` leads to the mask among its inputs whose zeros eager ignores, if there is one (masked_positions.py).
     `disturbed` are eager's outputs for the example with its own and with other weights and floating inputs, if they
     have whole numbers among others. `names` are those of the positional arguments. `with_gradients`: the results are
     eager's where gradients are recorded, which are others.
@@ -46,35 +46,6 @@ class InputSet:
     def inputs(self) -> Inputs:
         """Those of the first call."""
         return self.calls[0]
-
-    @property
-    def mask(self) -> torch.Tensor | None:
-        """The whole-number or boolean tensor whose zeros mask positions of its own shape.
-
-        None for a square one without another input for the same rows and positions, or the last of them: it may mask
-        pairs of positions.
-        """
-        tensors = tensors_by_path(self.inputs) if self.mask_path else {}
-        mask = tensors.pop(self.mask_path or "", None)
-        if mask is None or mask.shape[0] != mask.shape[-1] or self.positions is not None:
-            return mask
-        rows = (one for one in tensors.values() if one.shape[: mask.dim()] == mask.shape)
-        return mask if any(not one.is_floating_point() or one.dim() > mask.dim() for one in rows) else None
-
-    @property
-    def positions(self) -> int | None:
-        """How many of the mask's positions, its last, this call's other whole numbers have: the rest are of a cache.
-
-        None where one of them has as many positions as the mask, or they differ.
-        """
-        tensors = tensors_by_path(self.inputs)
-        mask = tensors.pop(self.mask_path or "", None)
-        if mask is None:
-            return None
-        *rows, length = mask.shape
-        wholes = (one for one in tensors.values() if not one.is_floating_point() and one.dim() == mask.dim())
-        found = {one.shape[-1] for one in wholes if [*one.shape[:-1]] == rows}
-        return next(iter(found)) if len(found) == 1 and max(found) < length else None
 
     @property
     def wanted(self) -> list[torch.Tensor]:
