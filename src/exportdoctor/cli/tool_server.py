@@ -8,6 +8,7 @@ from typing import Any
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from pydantic import ValidationError
 
 from exportdoctor.cli.packages import version
 from exportdoctor.cli.tool_session import NamedFolder, ToolSession
@@ -38,7 +39,22 @@ class _Server(MCPServer):
             known = tool.input_schema.get("properties", {})
             if tool.name == name and (unknown := sorted(arguments.keys() - known.keys())):
                 raise ToolError(f"{name} has no argument {', '.join(unknown)}. It has: {', '.join(known)}")
-        return await super().call_tool(name, arguments, context)
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if isinstance(error.__cause__, ValidationError):
+                raise ToolError(_wrong_arguments(name, error.__cause__)) from None
+            raise
+
+
+def _wrong_arguments(tool: str, error: ValidationError) -> str:
+    """One line on arguments that are missing or have a wrong value."""
+    told = []
+    for one in error.errors(include_url=False):
+        where = ".".join(map(str, one["loc"]))
+        given = "" if one["type"] == "missing" else f", and {one['input']!r:.80} was given"
+        told.append(f"{where}: {one['msg'][:1].lower()}{one['msg'][1:]}{given}")
+    return f"{tool}: {'; '.join(told)}"
 
 
 def make_server(session: ToolSession) -> MCPServer:

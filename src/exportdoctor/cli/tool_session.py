@@ -22,6 +22,7 @@ import msgspec
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 
+from exportdoctor.cli.verbs import VERBS
 from exportdoctor.core.errors import ExitCode, ExportdoctorError
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.identity import code_of
@@ -34,6 +35,8 @@ from exportdoctor.store.places import new_run_id, runs_root
 from exportdoctor.store.runs import find_run, read_run
 
 _PLAIN = re.compile(r"[\w.:+ -]+")
+_COMMAND = re.compile(rf"(?<![\w./=])exportdoctor(?= ({'|'.join(verb.name for verb in VERBS)})\b)")
+"""A command line of ours within a text."""
 _LONGEST_LINE = 2**26  # bytes of a line of stderr
 
 
@@ -169,8 +172,12 @@ class ToolSession:
         words = ["scan", f"--out={out}", f"--weights={weights}", f"--exporter={exporter}", f"--to={to}", *flags]
         await self.call(context, *words, *(f"--part={part}" for part in parts or ()), "--", target)
         found = brief(self.report(out.name)[1])
-        home = f"EXPORTDOCTOR_HOME={shlex.quote(str(self.folder.state))}"  # else a shell takes the user's own runs
-        return _as_data(msgspec.structs.replace(found, next=tuple(f"{home} {command}" for command in found.next)))
+        return _as_data(msgspec.structs.replace(found, next=tuple(map(self._with_home, found.next))))
+
+    def _with_home(self, text: str) -> str:
+        """The text with its commands as a shell has to run them, which else takes the user's own runs."""
+        home = f"EXPORTDOCTOR_HOME={shlex.quote(str(self.folder.state))} "
+        return _COMMAND.sub(lambda found: home + found[0], text)
 
     def describe_finding(self, name: str, run: str | None = None) -> dict[str, Any]:
         """What is known of a failure: its story, the line, the frames of the model's own code, the shims tried."""
@@ -201,7 +208,8 @@ class ToolSession:
             raise ToolError(f"{name!r} is neither a finding nor a kind of failure")
         where = [str(self.run_folder(run))] if re.fullmatch(r"[fF]\d+", name) else []
         flags = () if try_rewrites else ("--no-try",)
-        return (await self.call(context, "explain", "--format=md", *flags, "--", *where, name))[1]
+        text = (await self.call(context, "explain", "--format=md", *flags, "--", *where, name))[1]
+        return self._with_home(text) if where else text
 
     async def repro(
         self, context: Context, name: str, run: str | None = None, seconds: float = 60, bundle: str = ""
@@ -238,7 +246,10 @@ class ToolSession:
                 "run": report.run,
                 "verdict": one.verdict,
                 "shims": one.prescription.shims if one.prescription else (),
-                "sentences": wording.prescription(one, report) or _no_cure(one, report, searched=searched),
+                "sentences": [
+                    self._with_home(each)
+                    for each in wording.prescription(one, report) or _no_cure(one, report, searched=searched)
+                ],
                 "python": wording.prescription_code(one),
             }
             for one in chosen

@@ -151,7 +151,7 @@ class Captured(Reply, frozen=True, kw_only=True, tag="captured"):
 
     `sources` is what was read beyond Opened.sources. `registered` are the classes that exportdoctor makes pytree nodes
     while it exports the part. `has_values`: its weights and inputs are no fake ones. `unnamed_inputs`: some go to
-    forward's `*args`, so that they have no names.
+    forward's `*args`, or to parameters that take no keyword.
     """
 
     part: str

@@ -159,7 +159,7 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
 class PartRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One separately exported entry of the target. The verdict is of the submodules in `only`, where they alone were
     asked. `registered` are classes that are pytree nodes only while exportdoctor exports the part. `numbers` is there
-    where the part exports as it is. `unnamed_inputs`: some go to forward's `*args`, so that they have no names.
+    where the part exports as it is. `unnamed_inputs`: some go to forward's `*args`, or take no keyword.
     `lost_writes` names the buffers and inputs that the part writes into, and its ONNX file does not.
     `is_random`: ONNX Runtime's numbers were not compared, as eager draws them at random."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +19,11 @@ from exportdoctor.process.launcher import Launcher
 from exportdoctor.report.wording.formatting import short_path
 from exportdoctor.report.wording.shim_tries import agreement_line
 from exportdoctor.shims.caught_exceptions import catching_line
-from exportdoctor.shims.edits.line_edits import LineEdit, line_edits
+from exportdoctor.shims.edits.line_edits import ASSERTED, LineEdit, line_edits
 
 _MOST = 8
+_OF_A_TENSOR, _EQUALS_ONE = re.compile(r"\bEq\(u\d+, 1\)"), re.compile(r"[!=]= *1\b")
+"""How torch says that a branch is on a tensor of one flag, and a branch of which it may say the same."""
 _SHIM_FILE = """from exportdoctor.shims.edits.edited_code import edit_shim
 
 FILE = {file!r}
@@ -64,7 +67,16 @@ def edits_of(finding: Finding) -> tuple[LineEdit, ...]:
     frames = [finding.guard, finding.value_origin, *(origin.frame for origin in finding.origins)]
     lines = [number, *(frame.line for frame in frames if frame is not None and frame.file == name)]
     is_caught = any(frame.user and catching_line(frame.file, frame.line) for frame in finding.stack)
-    return line_edits(text, finding.kind, lines, is_caught=is_caught)[:_MOST]
+    edits = line_edits(text, finding.kind, lines, is_caught=is_caught)
+    if _OF_A_TENSOR.search(finding.exception.message) and not _EQUALS_ONE.search(finding.source or ""):
+        edits = tuple(one for one in edits if one.title != ASSERTED or _reads_flag(text, one.text))
+    return edits[:_MOST]
+
+
+def _reads_flag(before: str, after: str) -> bool:
+    """Whether what is asserted is a number: torch._check takes no tensor."""
+    known = {*before.splitlines()}
+    return any("torch._check(" in line and ".item()" in line for line in after.splitlines() if line not in known)
 
 
 def proposals(finding: Finding) -> tuple[TriedRewrite, ...]:

@@ -204,7 +204,7 @@ def prescription(part: PartRecord, report: Report) -> tuple[str, ...]:
 def prescription_code(part: PartRecord) -> str:
     """The prescription as Python to paste; empty where there is none. The reader supplies `inputs` and `shapes`.
 
-    Inputs that have no names are supplied as `args` and `kwargs`.
+    Inputs that cannot be given by name are supplied as `args` and `kwargs`.
     """
     if part.prescription is None:
         return ""

@@ -323,12 +323,13 @@ def _is_stored(node: ast.Name) -> bool:
     return isinstance(node.ctx, ast.Store)
 
 
+ASSERTED = "Assert the condition instead of branching on it"
 Rule = Callable[[LinePlace], Iterator[list[Splice]]]
 _RULES: dict[str, tuple[tuple[str, Rule], ...]] = {
     "data_dependent_guard": (
         ("Compute both branches and select", _select),
         ("Keep both branches in the graph with torch.cond", _cond),
-        ("Assert the condition instead of branching on it", _assert),
+        (ASSERTED, _assert),
         ("Keep the symbol or the tensor, not its number", _keep_symbol),
     ),
     "data_dependent_value": (

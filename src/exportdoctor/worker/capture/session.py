@@ -273,14 +273,16 @@ def captured_fact(part: PartCapture, *, seconds: float) -> Captured:
 
 
 def _has_unnamed_inputs(built: BuiltPart) -> bool:
-    """Whether some of the inputs go to forward's `*args`."""
+    """Whether some of the inputs go to forward's `*args`, or to a parameter that takes no keyword."""
     try:
         bound = inspect.signature(built.module.forward).bind(*built.args, **built.kwargs)
     except (TypeError, ValueError):  # TorchScript has no signature
         return False
     given = bound.signature.parameters
+    unnamed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY)
     return any(
-        given[name].kind is inspect.Parameter.VAR_POSITIONAL and value for name, value in bound.arguments.items()
+        given[name].kind in unnamed and not (isinstance(value, tuple) and not value)
+        for name, value in bound.arguments.items()
     )
 
 

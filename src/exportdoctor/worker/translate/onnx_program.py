@@ -6,11 +6,12 @@ ONNX has no assertions: those of the program are dropped and counted.
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import operator
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,17 +74,60 @@ def name_values(made: Any, program: Any, axes: Mapping[str, tuple[str, ...]]) ->
     """Give outputs the names of eager's outputs, and dynamic sizes of inputs those of the part's axes."""
     graph = made.model.graph
     _restore_input_names(graph, program)
-    taken = {value.name for value in graph.inputs}
+    inputs_by_name = {value.name for value in graph.inputs}
     names = output_names(program)
     if len(names) == len(graph.outputs) == len({id(value) for value in graph.outputs}):
-        for value, name in zip(graph.outputs, names, strict=True):
-            if value.name not in taken:
-                value.name = name if name not in taken else f"present_{name.removeprefix('past_')}"
+        named = [
+            (value, name) for value, name in zip(graph.outputs, names, strict=True) if value.name not in inputs_by_name
+        ]
+        _name_outputs(graph, named, inputs_by_name)
     inputs = {value.name: value for value in graph.inputs}
     renamed = {str(size): re.sub(r"\W+", "_", axis).strip("_") for axis, size in _sizes(inputs, axes)}
     if not hasattr(made, "rename_axes"):  # as in torch 2.9: its names stay
         return
     made.rename_axes({old: new for old, new in renamed.items() if re.fullmatch(r"s\d+", old)})
+
+
+def _name_outputs(graph: Any, named: Sequence[tuple[Any, str]], inputs: Set[str]) -> None:
+    """Name each of these outputs. One that has an input's name is `present_…` for `past_…`, else `…_output`; other
+    values of the graph that have the name of an output get another one."""
+    values = {id(value): value for value, _ in named}
+    others = {value.name: value for value in _values_below(graph) if value.name and id(value) not in values}
+    taken = set(inputs)
+    wanted = []
+    for value, name in named:
+        if name in inputs:
+            name = f"present_{name.removeprefix('past_')}" if name.startswith("past_") else f"{name}_output"
+        wanted.append((value, _unused(name, taken)))
+        taken.add(wanted[-1][1])
+    unused = {*others, *taken}
+    for number, value in enumerate(values.values()):  # two outputs may exchange their names
+        value.name = _unused(f"output_of_the_graph_{number}", unused)
+    for value, name in wanted:
+        if (other := others.get(name)) is not None:
+            other.name = _unused(f"{name}_value", unused)
+            unused.add(other.name)
+        value.name = name
+
+
+def _values_below(graph: Any) -> Iterator[Any]:
+    """What the graph's inputs, initializers and nodes give, with those of graphs that nodes hold."""
+    yield from (*graph.inputs, *graph.initializers.values())
+    for node in graph:
+        yield from node.outputs
+        for attribute in node.attributes.values():
+            held = getattr(attribute, "value", None)
+            for below in held if isinstance(held, list | tuple) else (held,):
+                if hasattr(below, "initializers"):
+                    yield from _values_below(below)
+
+
+def _unused(name: str, taken: Container[str]) -> str:
+    numbers = itertools.count(2)
+    found = name
+    while found in taken:
+        found = f"{name}_{next(numbers)}"
+    return found
 
 
 def _restore_input_names(graph: Any, program: Any) -> None:
@@ -105,7 +149,7 @@ def _sizes(inputs: Mapping[str, Any], axes: Mapping[str, tuple[str, ...]]) -> It
     for axis, places in axes.items():
         for place in places:
             name, _, dimension = place.rpartition("[")
-            value = inputs.get(re.sub(r"\[(\d+)\]", r"_\1", name))
+            value = inputs.get(re.sub(r"\W+", "_", name).strip("_"))
             if value is not None and value.shape is not None and int(dimension[:-1]) < len(value.shape):
                 size = value.shape[int(dimension[:-1])]
                 if not isinstance(size, int):
@@ -119,7 +163,7 @@ def output_names(program: Any) -> list[str]:
     specs = [one for one in program.graph_signature.output_specs if one.kind == OutputKind.USER_OUTPUT]
     names = [re.sub(r"\W+", "_", path_text(keys)).strip("_") or "output" for keys, _ in paths]
     kept = [name for name, one in zip(names, specs, strict=False) if not isinstance(one.arg, ConstantArgument)]
-    return [name if not name.isdigit() else f"output_{name}" for name in kept] if len(set(kept)) == len(kept) else []
+    return [name if not name.isdigit() else f"output_{name}" for name in kept]
 
 
 def drop_assertions(program: Any) -> tuple[str, ...]:
