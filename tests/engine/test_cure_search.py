@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -240,6 +241,19 @@ def test_a_set_is_not_reduced_to_one_that_refuses_more(names: list[str]) -> None
     found = run_search(answer, shims).prescription
     assert found is not None
     assert found.shims == ("a", "z-both")
+
+
+def test_a_set_that_cured_on_the_way_and_was_passed_over_is_an_alternative() -> None:
+    """It was said to work, and neither prescribed nor offered: no file of its program can be written."""
+    unwritten = tuple(
+        msgspec.structs.replace(row, note="a file of the program cannot be written or loaded") for row in RIGHT
+    )
+    cures = {"a": frozenset({1}), "b": frozenset({1})}
+    answer = failing_part(1, cures, numbers=lambda given: unwritten if "a" in given else RIGHT)
+    found = run_search(answer, (shim("a", 1), shim("b", 1, soundness="precondition"))).prescription
+    assert found is not None
+    assert found.shims == ("b",)
+    assert [other.shims for other in found.alternatives] == [("a",)]
 
 
 def test_one_shim_that_moves_out_what_two_would_is_tried_before_the_two() -> None:

@@ -187,12 +187,15 @@ class AlternativeSearch:
         return shim.id in self._best.shims or self._catalogue.in_all_functions(shim.id) in self._best.shims
 
     def _is_worth_trying(self, shims: Ids, name: str, new: str) -> bool:
-        """Not where it was tried, does not apply, or left the failure as it was when nothing else stood in its way."""
+        """Not where it was tried in vain, does not apply, or left the failure as it was when nothing else stood in its
+        way."""
         place = [one for one, _ in self._best.chain].index(name)
         then = {*(one for one, _ in self._best.chain[:place]), new}
         for trial in self._tried:
             shims_tried = set(trial.shims)
-            if shims_tried == set(shims) or (trial.result == "not_applicable" and new in shims_tried):
+            if shims_tried == set(shims) and trial.result != "cured":
+                return False
+            if trial.result == "not_applicable" and new in shims_tried:
                 return False
             if shims_tried == then and trial.result in ("same", "error"):
                 return False
