@@ -55,6 +55,26 @@ def test_no_annotation_leaves_a_run_green_that_was_cut_off_or_a_part_without_a_v
     assert line.startswith("::error title=exportdoctor::Qwen2.5-VL-3B full ")
 
 
+def test_a_failure_that_a_baseline_has_is_none_for_continuous_integration(found: Report) -> None:
+    """The exit code was 0, and what reads JUnit or SARIF was red."""
+    first, second = (finding.id for finding in found.findings)
+    plain = ElementTree.fromstring(render(found, "junit"))
+    for known, accepted in ((frozenset({first}), 1), (frozenset({first, second}), 2)):
+        results = json.loads(render(found, "sarif", known=known))["runs"][0]["results"]
+        assert sum(result.get("baselineState") == "unchanged" for result in results) == accepted
+        assert (
+            sum(result["level"] == "note" and bool(result["suppressions"]) for result in results[:accepted]) == accepted
+        )
+        root = ElementTree.fromstring(render(found, "junit", known=known))
+        told = [case.get("message", "") for case in root.iter("skipped")]
+        assert any(text.startswith("a known failure, as in the baseline: ") for text in told)
+        counts = {name: int(root.get(name, "")) for name in ("tests", "failures", "skipped")}
+        assert counts["failures"] == len([*root.iter("failure")]) < int(plain.get("failures", ""))
+        assert counts["skipped"] == len(told)
+        assert counts["tests"] == int(plain.get("tests", ""))
+    assert counts["failures"] == 0
+
+
 def test_sarif_is_placed_in_the_repository_and_tells_of_the_library(found: Report) -> None:
     result = json.loads(render(found, "sarif"))["runs"][0]["results"][0]
     place = result["locations"][0]["physicalLocation"]

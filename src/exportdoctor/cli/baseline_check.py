@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from exportdoctor.cli.error_output import print_line
 from exportdoctor.core.errors import ExitCode
 from exportdoctor.core.run.known_failures import BaselineDifference, compare_with_baseline, known_failure, looks_of
@@ -53,8 +55,10 @@ class BaselineCheck:
         if self.path is None or not report.complete:
             return None
         baseline = read_baseline(self.path, missing_ok=self.update)
-        check = baseline.of_check(_check_name(report.target.ref, self.path))
-        return compare_with_baseline(check, report, _looks(state), of_some_parts=self.of_some_parts)
+        name = _check_name(report.target.ref, self.path)
+        found = compare_with_baseline(baseline.of_check(name), report, _looks(state), of_some_parts=self.of_some_parts)
+        is_known = name in baseline.failures or name in baseline.looked_for
+        return found if is_known else msgspec.structs.replace(found, newly_looked_for=())
 
     def _differs(self, path: Path, difference: BaselineDifference, state: RunState) -> bool:
         for line in baseline_lines(difference, accept=ACCEPT):

@@ -37,13 +37,15 @@ def render(
     known: frozenset[str] = frozenset(),
 ) -> str:
     """`report` in one of `FORMS`, ending with a newline. `style` is used by text only, `material` by html only, and
-    `known`, the findings that a baseline has, by github only.
+    `known`, the findings that a baseline has, by github, junit and sarif, which call them no failures.
 
     Raises UsageError for an unknown format.
     """
     if form not in FORMS:
         raise UsageError(f"unknown format {form!r}", hint=f"Formats: {', '.join(FORMS)}")
     module = importlib.import_module(f"exportdoctor.report.{FORMS[form]}")
-    further: tuple[object, ...] = {"text": (style or Style(),), "html": (material,), "github": (known,)}.get(form, ())
+    further: tuple[object, ...] = {
+        "text": (style or Style(),), "html": (material,), **dict.fromkeys(("github", "junit", "sarif"), (known,)),
+    }.get(form, ())  # fmt: skip
     text: str = module.render(report, *further)
     return text

@@ -22,15 +22,15 @@ _ROOT = "%SRCROOT%"
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def render(report: Report) -> str:
-    """The whole report."""
+def render(report: Report, known: frozenset[str] = frozenset()) -> str:
+    """The whole report. `known`: the ids of findings that a baseline has."""
     kinds = sorted({finding.kind for finding in report.findings})
     driver = {"name": "exportdoctor", "version": version("exportdoctor"), "rules": [_rule(kind) for kind in kinds]}
     run = {
         "tool": {"driver": driver},
         "invocations": [{"executionSuccessful": report.complete}],
         "originalUriBaseIds": {_ROOT: {"description": {"text": "the root of the repository that was checked"}}},
-        "results": [_result(finding, kinds, report) for finding in report.findings],
+        "results": [_result(finding, kinds, report) | _known(finding.id in known) for finding in report.findings],
     }
     return pretty({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}).decode()
 
@@ -47,6 +47,12 @@ def _rule(kind: FailureKind) -> dict[str, Any]:
             "markdown": f"{explanations.next_step(kind)}\n\nMore: `exportdoctor explain {kind}`",
         },
     }
+
+
+def _known(known: bool) -> dict[str, Any]:
+    """What is said of a result that a baseline has, too."""
+    said = {"kind": "external", "justification": "a known failure, as in the baseline"}
+    return {"level": "note", "baselineState": "unchanged", "suppressions": [said]} if known else {}
 
 
 def _result(finding: Finding, kinds: list[FailureKind], report: Report) -> dict[str, Any]:
