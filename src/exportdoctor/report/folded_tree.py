@@ -83,11 +83,12 @@ def silent(part: PartRecord, status: ModuleStatus) -> tuple[str, ...]:
 
 
 def label(names: Iterable[str], *, most: int = 8) -> str:
-    """Names in a few words: `blocks.0-6, 8-14`, `q_proj, k_proj`; after `most` pieces the rest is counted."""
+    """Names in a few words: `blocks.0-6, 8-14`, `q_proj, k_proj`; after `most` pieces the names left are counted."""
     pieces = _pieces(tuple(names))
     if len(pieces) <= most:
-        return ", ".join(pieces)
-    return ", ".join(pieces[: most - 1]) + f", … {len(pieces) - most + 1} more"
+        return ", ".join(text for text, _ in pieces)
+    shown = ", ".join(text for text, _ in pieces[: most - 1])
+    return f"{shown}, … {sum(number for _, number in pieces[most - 1 :])} more"
 
 
 def _join_chain(row: Row) -> list[Row]:
@@ -212,13 +213,14 @@ def _join(above: str, name: str) -> str:
     return f"{above}.{name}" if above else name
 
 
-def _pieces(names: tuple[str, ...]) -> list[str]:
-    """Names with the runs of numbers folded: `blocks.0-6`, then `8-14` without the list's name again."""
-    pieces: list[str] = []
+def _pieces(names: tuple[str, ...]) -> list[tuple[str, int]]:
+    """Names with the runs of numbers folded: `blocks.0-6`, then `8-14` without the list's name again; and how many."""
+    pieces: list[tuple[str, int]] = []
     before: str | None = None
     for container, first, last in _runs(names):
         text = first if first == last else f"{first}-{last}"
-        pieces.append(text if container is None or container == before else _join(container, text))
+        shown = text if container is None or container == before else _join(container, text)
+        pieces.append((shown, 1 if container is None else int(last) - int(first) + 1))
         before = container
     return pieces
 
