@@ -31,7 +31,7 @@ from exportdoctor.report.wording.version_searches import known_versions
 from exportdoctor.repro.find_probe import changed_sources_of
 from exportdoctor.store.measurements import code_digest, list_measurements
 from exportdoctor.store.run_folder import RunFolder
-from exportdoctor.store.runs import find_run, read_run
+from exportdoctor.store.runs import find_run, read_run, target_again
 from lane_wheels import fast_variables, write_wheel
 from synthetic import WINDOWS
 
@@ -153,6 +153,24 @@ def test_all_modules_of_a_finding_that_were_asked_are_asked_again(tmp_path: Path
     assert changed_sources_of(stored) == "net.py changed since this run"
     question = finding_question(stored, finding, ())
     assert question.about == "submodule 0 of part default, and 1 that fail like it"
+    assert question.small(here(), False).cell(question.wanted).state == "same failure"
+
+
+@pytest.mark.long
+def test_a_run_is_asked_again_about_its_own_file_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another file of the name passed, and the failure was called fixed."""
+    for name, code in (("mine", TWO_LAYERS), ("other", TWO_LAYERS.replace("x.mean() > 0", "x.ndim > 0"))):
+        (tmp_path / name / "nets").mkdir(parents=True)
+        (tmp_path / name / "nets" / "net.py").write_text(code)
+    monkeypatch.chdir(tmp_path / "mine")
+    assert main.run(["scan", "./nets/net.py:build", "--no-cure", "-q"]) == 1
+    monkeypatch.chdir(tmp_path / "other")
+    stored = read_run(find_run(None))
+    (finding,) = stored.state.report().findings
+    assert target_again(stored).ref == f"{tmp_path}/mine/nets/net.py:build"
+    question = finding_question(stored, finding, ())
     assert question.small(here(), False).cell(question.wanted).state == "same failure"
 
 

@@ -20,7 +20,7 @@ from exportdoctor.lanes.ask_in_lane import ask_scan, ask_script, name_of, part_a
 from exportdoctor.lanes.code_changes import import_name
 from exportdoctor.lanes.lane import Lane
 from exportdoctor.store.measurements import note_measurement
-from exportdoctor.store.runs import StoredRun
+from exportdoctor.store.runs import StoredRun, target_again
 
 Ask = Callable[[Lane, bool], LaneAnswer]
 _BELOW = ("torch", "onnxscript", "onnxruntime", "onnx")
@@ -60,7 +60,7 @@ def finding_question(run: StoredRun, finding: Finding, packages: Collection[str]
         nothing: Ask = lambda lane, again: LaneAnswer(unknown="the run does not say what it scanned")  # noqa: E731
         return LaneQuestion(finding.id, part, wanted, nothing)
     build, options = started.target.options, started.options
-    words = (started.target.ref, "--part", finding.part, *build.flags)
+    words = (target_again(run).ref, "--part", finding.part, *build.flags)
     issues = tuple(issue.id for issue in finding.known_issues if not issue.elsewhere)
     numbers = finding.exception.type in (NUMBERS_DIFFER, SIZES_REFUSED)
     whole = scan_question(

@@ -40,7 +40,7 @@ from exportdoctor.repro.find_probe import changes_since, finding_of, identify_fa
 from exportdoctor.repro.kind_limits import candidate_limits
 from exportdoctor.repro.script import Header, code_lines, imports_of, origin_of, with_header
 from exportdoctor.repro.verify import Sighting, verify
-from exportdoctor.store.runs import StoredRun
+from exportdoctor.store.runs import StoredRun, target_again
 
 _DRAFTS_WITH_CAUSES = 3
 _WRITTEN_WRONGLY = frozenset({"NameError", "SyntaxError", "UnboundLocalError"})
@@ -164,7 +164,7 @@ def _draft_request(run: StoredRun, finding: Finding) -> DraftRequest:
     started = run.state.started
     assert started is not None  # read_run refuses others
     return DraftRequest(
-        target=started.target,
+        target=target_again(run),
         probe=probe_of(run.events, finding),
         signature=finding.signature,
         shim_files=started.options.shim_files,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
 import shutil
 from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Literal
 
 import msgspec
 
 from exportdoctor.core.errors import ExitCode, ExportdoctorError, StoreError, UsageError
 from exportdoctor.core.failure.finding import Finding
+from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.run import events as ev
 from exportdoctor.core.run.run_state import RunState, fold
 from exportdoctor.store import journal
@@ -106,6 +109,25 @@ def read_run(path: Path) -> StoredRun:
     if not events or not isinstance(events[0], ev.RunStarted):
         raise StoreError(f"the run in {path} was cut off before its first event", hint="Scan again")
     return StoredRun(run=events[0].run, path=path, events=events, running=is_held(path))
+
+
+def target_again(run: StoredRun) -> TargetRef:
+    """What the run scanned, to be built again from any folder: a relative path as the whole one that was read."""
+    started = run.state.started
+    assert started is not None  # read_run refuses others
+    target = started.target
+    found = re.fullmatch(r"(?P<file>.+\.py)(?P<rest>(:\w*)?)", target.ref)
+    named, rest = (found["file"], found["rest"]) if found else (target.ref, "")
+    parts = [part for part in PurePath(os.path.normpath(named)).parts if part != os.pardir]
+    if os.path.isabs(named) or not parts:
+        return target
+    tail = os.path.join(*parts, *(() if found else ("config.json",)))
+    opened = (event.opened for event in run.events if isinstance(event, ev.TargetOpened))
+    read = (file for one in opened for file, identity in one.sources.items() if identity and os.path.isabs(file))
+    file = next((file for file in read if file.endswith(os.sep + tail)), None)
+    if file is None:
+        return target
+    return msgspec.structs.replace(target, ref=f"{file}{rest}" if found else os.path.dirname(file))
 
 
 def require_target(started: ev.RunStarted | None, asked: Collection[Finding] = ()) -> None:

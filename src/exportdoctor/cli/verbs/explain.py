@@ -24,7 +24,7 @@ from exportdoctor.report.explanation_page import Block, as_markdown, as_text, fi
 from exportdoctor.report.wording.rewrites import source_edited
 from exportdoctor.store.atomic_write import replace_file
 from exportdoctor.store.run_folder import RunFolder
-from exportdoctor.store.runs import StoredRun, find_run, read_run
+from exportdoctor.store.runs import StoredRun, find_run, read_run, target_again
 
 
 @click.command("explain", context_settings=CONTEXT)
@@ -104,7 +104,7 @@ def _try_finding(
     follow_run(started.python, context.obj)
     if not quiet:
         print_line(f"trying {wording.count(len(proposed), 'rewrite')} of {wording.place(finding)} on the model …")
-    tried = tuple(try_rewrites(finding, started.target, started.options))
+    tried = tuple(try_rewrites(finding, target_again(run), started.options))
     finding = msgspec.structs.replace(finding, rewrites=tried)
     _record(run.path, finding)
     return finding, ""
