@@ -11,7 +11,7 @@ from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.protocol.repro import ReproducedFailure
 from exportdoctor.core.protocol.scan import SMALL_MODEL_SUFFIX
-from exportdoctor.core.records.outcome import OutcomeStatus
+from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run import events as ev
 from exportdoctor.report import wording
@@ -89,5 +89,14 @@ def identify_failure(seen: ReproducedFailure, finding: Finding, notes: list[str]
     signature = signature_of(seen.outcome)
     if seen.outcome.status == OutcomeStatus.FAILED and signature is not None and signature.key != finding.signature:
         where, first = signature.function or "the call", first_line(signature.message, 120)
-        notes.append(wording.repro_failure_changed(wanted.kind, where, first))
+        line = signature.source if signature.source != (finding.source or "").strip() else ""
+        notes.append(wording.repro_failure_changed(wanted.kind, where, first, line))
     return wanted
+
+
+def as_it_is_now(finding: Finding, outcome: Outcome) -> Finding:
+    """The finding with the line at which it fails now: its file may have been edited since the run."""
+    culprit = outcome.failure.culprit if outcome.failure is not None else None
+    if culprit is None or (culprit.file, culprit.function) != (finding.file, finding.function):
+        return finding
+    return msgspec.structs.replace(finding, line=culprit.line, source=culprit.source)

@@ -36,7 +36,7 @@ from exportdoctor.repro.candidates.other_causes import fails_earlier, without_ot
 from exportdoctor.repro.candidates.reduction import Reducer, ReductionResult, Tell
 from exportdoctor.repro.candidates.verdict_log import VerdictLog
 from exportdoctor.repro.draft_client import DraftClient
-from exportdoctor.repro.find_probe import changes_since, finding_of, identify_failure, probe_of
+from exportdoctor.repro.find_probe import as_it_is_now, changes_since, finding_of, identify_failure, probe_of
 from exportdoctor.repro.kind_limits import candidate_limits
 from exportdoctor.repro.script import Header, code_lines, imports_of, origin_of, with_header
 from exportdoctor.repro.verify import Sighting, verify
@@ -133,7 +133,7 @@ def make_repro(request: ReproRequest, tell: Tell) -> ReproResult:
         sizes = (wording.repro_not_in_eager(),) if fails_in_eager else ()
         notes += (*draft.notes, *imported)
         header = Header(
-            origin=origin_of(finding),
+            origin=origin_of(as_it_is_now(finding, seen.outcome)),
             expected=_expected_line(seen, sighting),
             environment=seen.environment,
             made_by=request.made_by,

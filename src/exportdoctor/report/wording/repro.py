@@ -97,9 +97,10 @@ def repro_versions_changed(versions: Sequence[tuple[str, str, str]]) -> str:
     return f"this run was made with other versions: {changes}"
 
 
-def repro_failure_changed(kind: str, where: str, message: str) -> str:
-    """The note on a failure that differs from the one of the run."""
-    return f"the failure now differs from that of the run: {kind} in {where}: {message}"
+def repro_failure_changed(kind: str, where: str, message: str, line: str) -> str:
+    """The note on a failure that differs from the one of the run; `line` is the code, where that differs."""
+    at = f", at `{line}`" if line else ""
+    return f"the failure now differs from that of the run: {kind} in {where}{at}: {message}"
 
 
 def script_origin(finding: Finding, file: str) -> str:
