@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.export import Dim
 
+from exportdoctor.core.failure.messages import suggested_fixes
 from exportdoctor.core.failure.size_guards import guards_of_sizes, least_size
 
 
@@ -49,6 +50,15 @@ def test_what_cannot_be_evaluated_is_left_out(guard: str, known: bool | None) ->
     assert (guards == {}) is (known is None)
     if guards:
         assert (least_size(guards["n"], int, start=2) is not None) is known
+
+
+def test_what_torch_suggests_starts_where_the_guards_of_the_message_take_all() -> None:
+    place = "L['ids'].size()[1]"
+    message = said("t", place, f"((-4) + {place}) != 1") + "\n" + said("h", "L['x'].size()[2]", f"(1 + {place}) != 1")
+    suggested = "\nSuggested fixes:\n  t = Dim('t', min=5, max=512)\n  _h = Dim('_h', max=7)\n  h = 8*_h - 3\n\n"
+    assert suggested_fixes(message + suggested) == [
+        "t = Dim('t', min=6, max=512)", "_h = Dim('_h', min=1, max=7)", "h = 8*_h - 3",
+    ]  # fmt: skip
 
 
 class Pools(nn.Module):

@@ -10,6 +10,7 @@ import re
 import textwrap
 
 from exportdoctor.core.exception_text import LONGEST, text_of
+from exportdoctor.core.failure.size_guards import raise_least_sizes
 
 TRACEBACK = "Traceback (most recent call last):\n"
 """With this Python begins to print an exception."""
@@ -162,7 +163,8 @@ _FIXES_SIZE = re.compile(r"specialized it to be a constant|satisfy the generated
 def suggested_fixes(message: str) -> list[str]:
     """The lines `name = value` that torch proposes for the dynamic shapes, without ends that another guard refuses."""
     block = message.partition(_FIXES)[2].strip().split("\n\n")[0]
-    return [_without_refused_ends(line.strip(), message) for line in block.splitlines() if " = " in line]
+    lines = [_without_refused_ends(line.strip(), message) for line in block.splitlines() if " = " in line]
+    return raise_least_sizes(lines, message)
 
 
 def _without_refused_ends(line: str, message: str) -> str:

@@ -1,10 +1,11 @@
-"""Guards on one size, as a constraint violation prints them, evaluated at sizes."""
+"""Guards on one size, as a constraint violation prints them, evaluated at sizes, and suggestions within them."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 
 _LINE = re.compile(
     r"Not all values of (?P<name>\S+) = (?P<place>\S+) in the specified range[^\n]* satisfy the generated guard "
@@ -15,6 +16,9 @@ _NODES = (
     ast.Expression, ast.Compare, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Constant, ast.Name, ast.Load, ast.operator,
     ast.unaryop, ast.cmpop, ast.boolop,
 )  # fmt: skip
+_MULTIPLE_LESS = re.compile(r"\w+ = (?:(\d+)\*)?(\w+) - (\d+)")
+_MULTIPLE = re.compile(r"(\w+) = (?:(\d+)\*)?(\w+)( [+-] \d+)?")
+_LEAST, _LARGEST = re.compile(r"\bmin=(\d+)"), re.compile(r"\bmax=(\d+)")
 _MOST = 256
 """How many sizes in a row a guard must take to count as one that takes all from there on; a multiple of every small
 period."""
@@ -35,12 +39,65 @@ def guards_of_sizes(message: str) -> dict[str, list[SizeGuard]]:
     return {name: guards for name, guards in found.items() if name not in unreadable}
 
 
-def least_size(guards: list[SizeGuard], size_at: Callable[[int], int], *, start: int) -> int | None:
-    """The least number from `start` on from which all guards take `size_at` of every number; None where there is none
-    below some hundred."""
-    refused = [number for number in range(start, start + 2 * _MOST) if not _take(guards, size_at(number))]
+def least_size(
+    guards: list[SizeGuard], size_at: Callable[[int], int], *, start: int, end: int | None = None
+) -> int | None:
+    """The least number from `start` on from which all guards take `size_at` of every number, to `end` if there is one;
+    None where there is none below some hundred."""
+    last = start + 2 * _MOST if end is None else min(end + 1, start + 2 * _MOST)
+    refused = [number for number in range(start, last) if not _take(guards, size_at(number))]
     least = max(refused, default=start - 1) + 1
-    return least if least < start + _MOST else None
+    return least if least < (start + _MOST if last == start + 2 * _MOST else last) else None
+
+
+def raise_least_sizes(fixes: list[str], message: str) -> list[str]:
+    """Lines that torch suggests, with the least size from which on the guards of the same message take all.
+
+    torch suggests `min=5` beside a guard that refuses 5, `_h` from 1 on for `h = 4*_h` beside one that refuses 4, and
+    no least size for a root of which another dimension is a multiple less a number, which could be negative.
+    """
+    guards, ends = guards_of_sizes(message), {line.partition(" = ")[0]: _ends_of(line) for line in fixes}
+    least: dict[str, int] = {}
+    for line in fixes:
+        if match := _MULTIPLE_LESS.fullmatch(line):
+            factor, root, less = match.groups()
+            least[root] = max(least.get(root, 0), -(-int(less) // int(factor or 1)))
+    for line in fixes:
+        match = _MULTIPLE.fullmatch(line)
+        name = line.partition(" = ")[0]
+        root = match[3] if match else name
+        if name not in guards or root not in ends or (not match and "Dim(" not in line):
+            continue
+        size_at = partial(_multiple, int(match[2] or 1), _number(match[4])) if match else int
+        first, last = ends[root]
+        found = least_size(guards[name], size_at, start=max(first, least.get(root, 0)), end=last)
+        if found is not None and found > first:
+            least[root] = max(least.get(root, 0), found)
+    return [_from(line, least.get(line.partition(" = ")[0], 0)) for line in fixes]
+
+
+def _ends_of(line: str) -> tuple[int, int | None]:
+    """The least and the largest size that a line declares; a dimension without one has at least 1."""
+    first, last = _LEAST.search(line), _LARGEST.search(line)
+    return int(first[1]) if first else 1, int(last[1]) if last else None
+
+
+def _multiple(factor: int, more: int, root: int) -> int:
+    return factor * root + more
+
+
+def _number(text: str | None) -> int:
+    return int(text.replace(" ", "")) if text else 0
+
+
+def _from(line: str, least: int) -> str:
+    """A suggested line with this least size, if it has a lower one or none."""
+    name = line.partition(" = ")[0]
+    if not least or "Dim(" not in line or _ends_of(line)[0] >= max(least, 2):
+        return line
+    if _LEAST.search(line):
+        return _LEAST.sub(f"min={least}", line)
+    return line.replace(f"Dim('{name}'", f"Dim('{name}', min={least}")
 
 
 def _take(guards: list[SizeGuard], size: int) -> bool:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from exportdoctor.core.failure.finding import Finding
@@ -20,7 +19,7 @@ from exportdoctor.core.failure.messages import (
     fixed_sizes,
     suggested_fixes,
 )
-from exportdoctor.core.failure.size_guards import SizeGuard, guards_of_sizes, least_size
+from exportdoctor.core.failure.size_guards import guards_of_sizes, least_size
 from exportdoctor.report.wording import line_advice
 from exportdoctor.report.wording.shim_tries import dims_in
 
@@ -48,9 +47,6 @@ _WHY_SHARED_INPUTS = (
     "its program does not."
 )
 _MOST_FIXES = 6
-_MULTIPLE_LESS = re.compile(r"\w+ = (?:(\d+)\*)?(\w+) - (\d+)")
-_MULTIPLE = re.compile(r"(\w+) = (?:(\d+)\*)?(\w+)( [+-] \d+)?")
-_LEAST = re.compile(r"\bmin=(\d+)")
 _GUARD_OF_A_NUMBER = re.compile(
     r"Not all values of (\S+) = (\S+) in the specified range[^\n]* satisfy the generated guard ([^\n%]*) == \d+\.$",
     re.MULTILINE,
@@ -175,10 +171,9 @@ def _declare_less(finding: Finding, match: re.Match[str]) -> str:
     for name, size, asked in _GUARD_OF_A_NUMBER.findall(message):
         if len(re.findall(rf"{re.escape(size)}|\b{re.escape(name)}\b", asked)) == 1:
             fixed.add(name)
-    guards = guards_of_sizes(message)
     if not lines and not fixed:
-        lines = _least_sizes(message, guards)
-    fixes = _with_least([line for line in lines if line.partition(" = ")[0] not in fixed], guards)
+        lines = _least_sizes(message)
+    fixes = [line for line in lines if line.partition(" = ")[0] not in fixed]
     if not 0 < len(fixes) <= _MOST_FIXES or (fixed and not _is_of_several(message)):
         return ""
     declared = " and ".join(f"`{line}`" for line in fixes)
@@ -196,46 +191,13 @@ def _is_of_several(message: str) -> bool:
     return len(dims_in(message)) > 1
 
 
-def _least_sizes(message: str, guards: Mapping[str, list[SizeGuard]]) -> list[str]:
+def _least_sizes(message: str) -> list[str]:
     """The least size of each violated dimension, where the guards leave out some of the smallest alone. The example,
     which they take, has no size below 2."""
-    found = {name: least_size(mine, int, start=2) for name, mine in guards.items()}
+    found = {name: least_size(mine, int, start=2) for name, mine in guards_of_sizes(message).items()}
     if {*found} != {*dims_in(message)} or not all(least is not None and least <= 3 for least in found.values()):
         return []
     return [f"{name} = Dim('{name}', min={least})" for name, least in found.items()]
-
-
-def _with_least(fixes: list[str], guards: Mapping[str, list[SizeGuard]]) -> list[str]:
-    """The suggested lines, with the least size of a root of which another dimension is a multiple less a number: torch
-    refuses it without, since the other one could be negative. Also where the guards refuse its first multiples, which
-    torch's suggestion does not say."""
-    least: dict[str, int] = {}
-    for line in fixes:
-        if match := _MULTIPLE_LESS.fullmatch(line):
-            factor, root, less = match.groups()
-            least[root] = max(least.get(root, 0), -(-int(less) // int(factor or 1)))
-    declared = {line.partition(" = ")[0]: int(found[1]) for line in fixes if (found := _LEAST.search(line))}
-    for line in fixes:
-        if (match := _MULTIPLE.fullmatch(line)) and (mine := guards.get(match[1])):
-            factor, root, more = int(match[2] or 1), match[3], int((match[4] or "0").replace(" ", ""))
-            size_at = partial(_multiple, factor, more)
-            first = least_size(mine, size_at, start=max(declared.get(root, 1), least.get(root, 0)))
-            least[root] = max(least.get(root, 0), first or 0)
-    return [_from(line, max(least.get(line.partition(" = ")[0], 0), 0)) for line in fixes]
-
-
-def _multiple(factor: int, more: int, root: int) -> int:
-    return factor * root + more
-
-
-def _from(line: str, least: int) -> str:
-    """A suggested line with this least size, if it has a lower one or none."""
-    name = line.partition(" = ")[0]
-    if not least or "Dim(" not in line:
-        return line
-    if found := _LEAST.search(line):
-        return line if int(found[1]) >= least else _LEAST.sub(f"min={least}", line)
-    return line.replace(f"Dim('{name}'", f"Dim('{name}', min={least}")
 
 
 def _is_of_an_unused_constant(finding: Finding) -> bool:
