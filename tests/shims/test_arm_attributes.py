@@ -49,6 +49,7 @@ CHOSEN = {
     "a submodule": "if x.sum() > 0: self.mean = self.layer(x)[0].detach()\nreturn x - self.mean",
     "a write into what it was": "if x.sum() > 0:\n    self.mean.mul_(2)\n    self.count = self.count + 1\n"
                                 "return x - self.mean",
+    "an early return": "if x.sum() > 0:\n    self.mean = x[0]\n    return x\nreturn x - self.mean",
     "what was read before": "before = self.mean\nif x.sum() > 0: self.mean = x[0]\nreturn before + x, self.mean",
 }  # fmt: skip
 KEPT = {
@@ -57,7 +58,6 @@ KEPT = {
     "a parameter": "if x.sum() > 0: self.weight = self.weight\nreturn x * self.weight",
     "a number": "if x.sum() > 0: self.number = 2\nreturn x * self.number",
     "a write into what is assigned": "if x.sum() > 0:\n    self.mean = x[0]\n    self.mean.add_(1)\nreturn x",
-    "an early return": "if x.sum() > 0:\n    self.mean = x[0]\n    return x\nreturn x - self.mean",
 }
 CODE = {
     "__setattr__": "    def __setattr__(self, name, value):\n        super().__setattr__(name, value)\n",

@@ -141,12 +141,6 @@ CHOSEN = {
         return y * y + self.mean
         """,
     ),
-}
-KEPT = {
-    "itself": (
-        "def update(self, x):\n    self.mean.add_(1)\n    self.update(x)",
-        "if x.sum() > 1e9: self.update(x)\nreturn x + self.mean",
-    ),
     "early return": (
         "def update(self, x):\n    if x.max() > 1: return\n    self.mean.add_(1)",
         "if x.sum() > 0: self.update(x)\nreturn x + self.mean",
@@ -154,6 +148,128 @@ KEPT = {
     "return in its last branch": (
         "def update(self, x):\n    self.mean.add_(1)\n    if x.dim() == 2: return 3",
         "k = 3\nif x.sum() > 0: k = self.update(x)\nreturn x + self.mean + k",
+    ),
+    "early returns without gradients": (
+        """
+        @torch.no_grad()
+        def update(self, x):
+            if self.steps: return 5
+            if x.max() > 1:
+                self.mean.add_(x.mean(0))
+                if x.min() < -1: return x[0]
+            else: return x[1]
+            self.seen += 1
+            return x[0] * 2
+        """,
+        "y = x[0]\nif x.sum() > 0: y = self.update(x)\nreturn y + self.mean + self.seen",
+    ),
+    "a return within no_grad": (
+        """
+        def update(self, x):
+            with torch.no_grad():
+                if x.max() > 1: return x[0]
+                self.mean.add_(x.mean(0))
+                return self.mean * 2
+        """,
+        "y = x[0]\nif x.sum() > 0: y = self.update(x)\nreturn y + self.mean + self.seen",
+    ),
+    "an early return of the branch itself": (
+        """
+        def start(self, x):
+            if self.seen: return
+            flat = x - x.mean(0)
+            self.mean.data.copy_(flat.std(0))
+            self.seen.data.copy_(torch.ones(()))
+        """,
+        "self.start(x)\nreturn x + self.mean",
+    ),
+    "early returns that follow each other": (
+        """
+        def start(self, x):
+            if self.steps: return
+            few = self.mean < 1
+            if not torch.any(few): return
+            y = x.reshape(-1, 4)
+            self.note(y)
+            if y.sum() > 3: return
+            self.seen.data.copy_(torch.where(few, y[0], self.mean).sum())
+        """,
+        "self.start(x)\nreturn x + self.mean + self.seen",
+    ),
+    "an early return of values": (
+        "def update(self, x):\n    self.mean.add_(1)\n    return x * 2",
+        "if x.sum() < 0: return x - self.mean\nx = self.lin(self.update(x))\nreturn x + self.mean",
+    ),
+    "in an expression": (
+        "def update(self, x):\n    self.mean.add_(x.mean(0))\n    return x * 2",
+        "if x.sum() > 0: x = self.lin(self.update(x)) * 2\nreturn x + self.mean",
+    ),
+    "behind and before what is read": (
+        "def update(self, x):\n    self.mean.add_(x.mean(0))\n    return x * 2",
+        """
+        y = x
+        if x.sum() > 0: y = self.mean - self.update(x) + self.mean * 2 - self.update(x + self.mean).clamp(max=2)
+        return y + self.mean
+        """,
+    ),
+    "in calls, conditions and updates": (
+        """
+        def update(self, x):
+            self.mean.add_(x.mean(0))
+            return x[0] + self.mean
+        """,
+        """
+        y, z = x.sum(0), x[0]
+        if x.sum() > 0:
+            y += self.update(x)
+            if self.update(x).sum() > 4: z = torch.add(z * 1, self.update(-x))
+            self.seen.data.copy_(self.update(x)[0])
+        return y + z + self.mean + self.seen
+        """,
+    ),
+    "in what a method gives": (
+        """
+        def twice(self, x): return self.update(self.update(x))
+        def update(self, x):
+            self.mean.add_(x.mean(0))
+            return x * 2
+        """,
+        "if x.sum() > 0: x = torch.relu(self.twice(x))\nreturn x + self.mean",
+    ),
+    "whose attribute was read": (
+        "def update(self, x):\n    self.mean = x.mean(0)\n    return x * 2",
+        "if x.sum() > 0: x = self.mean * 2 + self.update(x)\nreturn x + self.mean",
+    ),
+    "a part of it, read before": (
+        "def update(self, x):\n    self.mean.add_(x.mean(0))\n    return x * 2",
+        "y = x[:, 0]\nif x.sum() > 0: y = self.mean[0] + self.update(x)[:, 0]\nreturn y + self.mean.sum()",
+    ),
+}
+KEPT = {
+    "in what it gives itself": (
+        "def update(self, x):\n    self.mean.add_(1)\n    return self.update(x)",
+        "if x.sum() > 1e9: x = self.update(x)\nreturn x + self.mean",
+    ),
+    "a return in a loop": (
+        "def update(self, x):\n    self.mean.add_(1)\n    for i in range(4):\n        if x[0, i] > 1: return x[i]\n"
+        "    return x[0]",
+        "y = x[0]\nif x.sum() > 0: y = self.update(x)\nreturn y + self.mean",
+    ),
+    "an item of it, added to": (
+        "def update(self, x):\n    self.mean.add_(x.mean(0))\n    return x.sum()",
+        "if x.sum() > 0: self.mean[self.mean > 0] += self.update(x)\nreturn x + self.mean",
+    ),
+    "where Python may not call it": (
+        "def update(self, x):\n    self.mean.add_(x.mean(0))\n    return x.sum()",
+        "y = x\nif x.sum() > 0: y = x + (self.update(x) if x.max() > 1 else 1)\nreturn y + self.mean",
+    ),
+    "an attribute that it assigns, read before": (
+        "def update(self, x):\n    self.mean = x.mean(0)\n    return x * 2",
+        "if x.sum() > 0: x = self.mean + self.update(x)\nreturn x + self.mean",
+    ),
+    "itself": (
+        "def update(self, x):\n    self.mean.add_(1)\n    self.update(x)",
+        "if x.sum() > 1e9: self.update(x)\nreturn x + self.mean",
     ),
     "what it is given": (
         "def update(self, y):\n    y.mul_(2)\n    self.mean.add_(1)",

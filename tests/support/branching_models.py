@@ -743,7 +743,7 @@ ATTACKS: dict[type[nn.Module], str] = {
     OperatorThatCounts: BRANCHES,
     SecondOfOneClass: BRANCHES,
     PropertyThatCounts: BRANCHES,
-    MethodOfAnotherClass: _MORE,
+    MethodOfAnotherClass: "",
     OtherOrder: "may refuse values for which it is not taken",
     NotBound: _MORE,
     SignOfZero: "",

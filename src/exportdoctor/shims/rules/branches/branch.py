@@ -23,7 +23,7 @@ from exportdoctor.shims.rules.branches.arm_attributes import assign_by_names
 from exportdoctor.shims.rules.branches.arm_choice import ArmChoices
 from exportdoctor.shims.rules.branches.arm_ends import ArmEnds
 from exportdoctor.shims.rules.branches.arm_writes import write_into_copies
-from exportdoctor.shims.rules.branches.inlined_calls import inline_calls
+from exportdoctor.shims.rules.branches.inlined_calls import inline_calls, return_behind_writes
 from exportdoctor.shims.rules.branches.loop_attributes import assign_behind_loops
 from exportdoctor.shims.rules.branches.loop_exits import LoopExits, asks_for_flags
 from exportdoctor.shims.rules.branches.merge_branches import MergedBranches, OpenConditions, with_returns_last
@@ -46,6 +46,7 @@ def rewrite_branches(
     conditions = (one for one in ast.walk(node) if isinstance(one, ast.If | ast.IfExp) and one.lineno in lines)
     lines |= {one.test.lineno for one in conditions}
     purity = Purity(function=function, instances=instances)
+    return_behind_writes(node, OpenConditions(lines, node).is_open, purity)
     inline_calls(node, OpenConditions(lines, node).is_open, purity)
     write_counters_as_bindings(node)
     assign_behind_loops(node, OpenConditions(lines, node).is_open, purity)

@@ -2,17 +2,21 @@
 
 `if c: self.start(x)` becomes `if c: _inlined_1_x = x; self.mean.copy_(_inlined_1_x.mean(0))`: what an arm writes into
 has to show in it. That is the same call as long as the method is one of the class, which no module has another one of,
-and whose names mean the same in the function that calls it.
+and whose names mean the same in the function that calls it. A call within an expression is taken out of it
+(`call_order.py`), and a method that returns early returns at its end (`early_returns.py`).
 """
 
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 from collections.abc import Callable, Sequence
 from types import FunctionType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
+from exportdoctor.shims.rules.branches.call_order import CallOrder, CannotTakeOut
+from exportdoctor.shims.rules.branches.early_returns import return_behind_arms, with_result_named
 from exportdoctor.shims.rules.code.code_swap import class_around, definition_of, has_private_names
 from exportdoctor.shims.rules.code.made_code import call_of, load
 from exportdoctor.shims.rules.code.name_flow import READS_ALL_NAMES, all_names
@@ -30,6 +34,7 @@ _OTHER_NAMES = READS_ALL_NAMES | {"super", "__class__"}
 _PLAIN = (type(None), bool, int, float, str)
 """The classes of defaults that are the same in each call, and can be written."""
 _ACCESS = "__getattribute__"
+_Node = TypeVar("_Node", bound=ast.AST)
 _MOST = 3
 """How deep methods may call each other."""
 
@@ -44,6 +49,17 @@ def inline_calls(function: ast.FunctionDef, is_open: Callable[[ast.expr], bool],
         rewrite = _Inlining(receiver, is_open, purity)
         function.body = rewrite.of_block(function.body, inside=False, callers=(purity.function,))
         ast.fix_missing_locations(function)
+
+
+def return_behind_writes(function: ast.FunctionDef, is_open: Callable[[ast.expr], bool], purity: Purity) -> None:
+    """Rewrites, in place, a function that returns early by an open condition and may write into something, in its arms
+    or by a method that it calls: it returns behind them."""
+
+    def writes(node: ast.AST) -> bool:
+        stores = isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
+        return stores or any(writes_of(node)) or (isinstance(node, ast.Call) and not purity.of_expression(node))
+
+    return_behind_arms(function, is_open, writes, lambda one: is_no_grad(one, purity))
 
 
 class _Inlining:
@@ -68,30 +84,49 @@ class _Inlining:
         return made
 
     def _of_statement(self, node: ast.stmt, callers: tuple[FunctionType, ...]) -> list[ast.stmt]:
-        if isinstance(node, ast.With) and self._is_no_grad(node):
+        if isinstance(node, ast.With) and is_no_grad(node, self.purity):
             node.items[0].context_expr = ast.copy_location(call_of(WITHOUT_GRADIENTS), node.items[0].context_expr)
             return [node]
-        if isinstance(node, ast.Expr | ast.Assign | ast.Return) and isinstance(node.value, ast.Call):
-            found = self._inline(node.value, callers)
-            if found is not None:
-                before, node.value = found
-                return [_place(one, node) for one in (*before, *self._of_statement(self._drop_value(node), ()))]
+        part = "test" if isinstance(node, ast.If) else "value"
+        if isinstance(node, ast.Expr | ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Return | ast.If):
+            before, value = self._take_out(getattr(node, part), callers, node)
+            if before and value is not None:
+                setattr(node, part, _place(value, node))
+                left = node if isinstance(node, ast.If) else _place(self._without_data(self._drop_value(node)), node)
+                return [*(_place(one, node) for one in before), left]
         return [self._without_data(node)]
+
+    def _take_out(
+        self, value: ast.expr | None, callers: tuple[FunctionType, ...], of: ast.stmt | None = None
+    ) -> tuple[list[ast.stmt], ast.expr | None]:
+        """The statements in place of what an expression calls, and what is left of it; none where that has to stay. It
+        may be that `of` a statement."""
+        if value is None or not any(self._may_be_taken(one) for one in ast.walk(value)):
+            return [], value
+        order = CallOrder(self.purity, self._may_be_taken, lambda call: self._inline(call, callers), self._new_name)
+        try:
+            if isinstance(of, ast.AugAssign):  # its target is read before the value is known
+                order.keep_in_place(of.target)
+            return order.before, order.take_out(copy.deepcopy(value))
+        except CannotTakeOut:
+            return [], value
+
+    def _may_be_taken(self, node: ast.AST) -> bool:
+        """Whether it is the call of a method that does more than compute."""
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=attr)) if name == self.receiver:
+                return self._method(attr) is not None and not self.purity.of_expression(node)
+        return False
+
+    def _new_name(self) -> str:
+        self.count += 1
+        return f"{_INLINED}_{self.count}"
 
     def _drop_value(self, node: ast.stmt) -> ast.stmt:
         """A statement of a value that a method gives, where nobody may use that."""
         if not isinstance(node, ast.Expr) or any(writes_of(node)):
             return node
-        self.count += 1
-        return ast.Assign([ast.Name(f"{_INLINED}_{self.count}", ast.Store())], node.value)
-
-    def _is_no_grad(self, node: ast.With) -> bool:
-        import torch
-
-        match node.items:
-            case [ast.withitem(context_expr=ast.Call(func=made, args=[], keywords=[]), optional_vars=None)]:
-                return self.purity.resolve(made) is torch.no_grad
-        return False
+        return ast.Assign([ast.Name(self._new_name(), ast.Store())], node.value)
 
     def _without_data(self, node: ast.stmt) -> ast.stmt:
         """`self.mean.data.copy_(y)` as a write into `self.mean` under `no_grad`: the values are the same, and in
@@ -130,7 +165,7 @@ class _Inlining:
             return None
         plain, without_gradients = _inside_no_grad(method)
         node = definition_of(plain) if plain is not None else None
-        if plain is None or node is None or not self._may_stand_here(plain, node):
+        if plain is None or node is None or not self._with_return_last(node) or not self._may_stand_here(plain, node):
             return None
         bound = _bind(call, node, plain)
         if bound is None:
@@ -145,7 +180,19 @@ class _Inlining:
         if without_gradients:
             body, value = _under_no_grad(body, value, prefix)
         arguments = [_assign(changed[name], given) for name, given in bound.items()]
-        return [*arguments, *self.of_block(body, inside=True, callers=(*callers, method))], value
+        inside = (*callers, method)
+        statements = [*arguments, *self.of_block(body, inside=True, callers=inside)]
+        more, left = self._take_out(value, inside)
+        return [*statements, *more], cast("ast.expr", left)
+
+    def _with_return_last(self, node: ast.FunctionDef) -> bool:
+        """Rewrites a method that returns early, so that it returns at its end alone; whether it does."""
+        parts = [one for part in node.body for one in ast.walk(part)]
+        if all(id(one) in _last_returns(node) for one in parts if isinstance(one, ast.Return)):
+            return True
+        body = with_result_named(node.body, lambda one: is_no_grad(one, self.purity))
+        node.body = body or node.body
+        return body is not None
 
     def _method(self, name: str) -> FunctionType | None:
         """The method of that name, where it is one and the same for all modules."""
@@ -165,9 +212,7 @@ class _Inlining:
         parts = [one for part in node.body for one in ast.walk(part)]
         names = [one for one in parts if isinstance(one, ast.Name)]
         read = {one.id for one in names} - local - {*first}
-        last = node.body[-1]
-        ends = [last, *last.body[-1:]] if isinstance(last, ast.With) else [last]
-        returned = {id(one) for one in ends if isinstance(one, ast.Return)}
+        returned = _last_returns(node)
         return (
             bool(first)
             and not any(one.id in first and not isinstance(one.ctx, ast.Load) for one in names)
@@ -176,10 +221,27 @@ class _Inlining:
             and not method.__code__.co_freevars
             and method.__globals__ is caller.__globals__
             and not any(isinstance(one, _REFUSED) for one in parts if id(one) not in returned)
-            and all(self._is_no_grad(one) for one in parts if isinstance(one, ast.With))
+            and all(is_no_grad(one, self.purity) for one in parts if isinstance(one, ast.With))
             and not read & (_OTHER_NAMES | self.local)
             and (not has_private_names(node) or class_around(method.__code__) == class_around(caller.__code__))
         )
+
+
+def _last_returns(node: ast.FunctionDef) -> set[int]:
+    """The `return` at the end of a function, or of a `with` there, by identity."""
+    last = node.body[-1]
+    ends = [last, *last.body[-1:]] if isinstance(last, ast.With) else [last]
+    return {id(one) for one in ends if isinstance(one, ast.Return)}
+
+
+def is_no_grad(node: ast.With, purity: Purity) -> bool:
+    """Whether it is `with torch.no_grad()`."""
+    import torch
+
+    match node.items:
+        case [ast.withitem(context_expr=ast.Call(func=made, args=[], keywords=[]), optional_vars=None)]:
+            return purity.resolve(made) is torch.no_grad
+    return False
 
 
 def _local_names(node: ast.FunctionDef) -> list[str]:
@@ -244,8 +306,8 @@ def _assign(name: str, value: ast.expr) -> ast.stmt:
     return ast.Assign([ast.Name(name, ast.Store())], value)
 
 
-def _place(node: ast.stmt, at: ast.stmt) -> ast.stmt:
-    """The statement, which stands where another one stood."""
+def _place(node: _Node, at: ast.stmt) -> _Node:
+    """The statement, or a part of one, which stands where another one stood."""
     for one in ast.walk(node):
         ast.copy_location(one, at)
     return node
