@@ -29,6 +29,7 @@ from exportdoctor.shims.rules.branches.chosen_numbers import beside_tensor, choo
 from exportdoctor.shims.rules.branches.empty_shortcuts import alike_rows
 from exportdoctor.shims.rules.code.later_writes import LaterWrites
 from exportdoctor.shims.rules.code.observed_rewrite import UNBOUND, ObservedRewrite, value_of
+from exportdoctor.shims.rules.code.own_tensors import with_update
 from exportdoctor.shims.rules.code.pure_callees import only_computes
 from exportdoctor.shims.rules.code.writes import WITHOUT_GRADIENTS, WRITE_BACK
 from exportdoctor.targets.eager import same_values, storage_id
@@ -38,7 +39,7 @@ from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
 
 CHOOSE, VALUE, BOTH, EITHER, NOT = "_choose_arm", "_value_of", "_both_hold", "_either_holds", "_does_not_hold"
 NUMBER, EQUAL, ANY, ALL, WITHIN = "_number_of", "_all_equal", "_any_holds", "_all_hold", "_is_within"
-LENGTH = "_length_of"
+LENGTH, SUM = "_length_of", "_own_sum"
 """The names by which the code calls them."""
 
 _LARGEST_EXACT = 2**53
@@ -112,7 +113,7 @@ class ArmChoices(ObservedRewrite):
         return {CHOOSE: self.choose, VALUE: value_of, BOTH: both_hold, EITHER: either_holds, NOT: does_not_hold,
                 NUMBER: number_of, EQUAL: all_equal, ANY: any_holds, ALL: all_hold, WITHIN: is_within,
                 LENGTH: length_of, WRITTEN: value_of, COPY: self.copy_to_write, WRITE_BACK: self.write_back,
-                OWN_TENSOR: self.own_tensor, WITHOUT_GRADIENTS: without_gradients}  # fmt: skip
+                OWN_TENSOR: self.own_tensor, WITHOUT_GRADIENTS: without_gradients, SUM: own_sum}  # fmt: skip
 
     @only_computes
     def choose(
@@ -333,6 +334,15 @@ class ArmChoices(ObservedRewrite):
             self.held += [(one, one.detach().clone()) for one in self._find_shared(watches, results) if _is_tensor(one)]
         known.undefined |= _has_nan(left) and not _has_nan(taken)
         return (then if holds else other)(*before) if taken is _NOTHING else taken
+
+
+@only_computes
+def own_sum(value: Any, other: Any, name: str) -> Any:
+    """What `value += other` and its like give a tensor or number that nobody else has, as a new one."""
+    made = with_update(value, other, name)
+    if _is_tensor(value) and not same_sizes(made, value):
+        raise Unmergeable("what is added to a tensor may have another size")
+    return made
 
 
 def without_gradients() -> AbstractContextManager[Any]:

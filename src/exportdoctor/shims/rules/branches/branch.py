@@ -20,7 +20,7 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.branches.arm_attributes import assign_by_names
-from exportdoctor.shims.rules.branches.arm_choice import ArmChoices
+from exportdoctor.shims.rules.branches.arm_choice import SUM, ArmChoices
 from exportdoctor.shims.rules.branches.arm_ends import ArmEnds
 from exportdoctor.shims.rules.branches.arm_writes import write_into_copies
 from exportdoctor.shims.rules.branches.inlined_calls import inline_calls, return_behind_writes
@@ -31,7 +31,7 @@ from exportdoctor.shims.rules.code.asked_lines import SizedByValues, code_of_ask
 from exportdoctor.shims.rules.code.code_swap import compile_for, definition_of, name_unreadable
 from exportdoctor.shims.rules.code.name_flow import READS_ALL_NAMES
 from exportdoctor.shims.rules.code.observed_rewrite import run_rewritten
-from exportdoctor.shims.rules.code.own_tensors import write_counters_as_bindings
+from exportdoctor.shims.rules.code.own_tensors import write_counters_as_bindings, write_sums_as_bindings
 from exportdoctor.shims.rules.code.pure_code import Purity
 
 
@@ -45,10 +45,11 @@ def rewrite_branches(
     # where a condition begins below its `if`, Python names the line of the `if` as the one that asks
     conditions = (one for one in ast.walk(node) if isinstance(one, ast.If | ast.IfExp) and one.lineno in lines)
     lines |= {one.test.lineno for one in conditions}
-    purity = Purity(function=function, instances=instances)
+    purity = Purity(function=function, instances=instances, callees={SUM: ()})
     return_behind_writes(node, OpenConditions(lines, node).is_open, purity)
     inline_calls(node, OpenConditions(lines, node).is_open, purity)
     write_counters_as_bindings(node)
+    write_sums_as_bindings(node, purity, OpenConditions(lines, node).is_open, SUM)
     assign_behind_loops(node, OpenConditions(lines, node).is_open, purity)
     assign_by_names(node, OpenConditions(lines, node).is_open, instances)
     ArmEnds(OpenConditions(lines, node).is_open).of_function(node)

@@ -1,7 +1,7 @@
 """Takes calls out of an expression, so that statements can stand in their place: in the order in which Python computes.
 
-What is computed before such a call gets a name, unless it gives the same thing behind it: `self.mean * 2 + self.note(x)`
-becomes `_first = self.mean * 2`, the statements of `note`, and `_first + ...`.
+What is computed before such a call gets a name, unless it gives the same thing behind it: `self.mean * 2 +
+self.note(x)` becomes `_first = self.mean * 2`, the statements of `note`, and `_first + ...`.
 """
 
 from __future__ import annotations

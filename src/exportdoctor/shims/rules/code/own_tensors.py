@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from exportdoctor.shims.rules.code.made_code import call_of, load
 from exportdoctor.shims.rules.code.name_flow import SCAN_PREFIX, names_in_other_scopes, own_names, stored_names
 from exportdoctor.shims.rules.code.name_uses import is_new_tensor, made_by
 from exportdoctor.shims.rules.code.pure_code import Purity
+from exportdoctor.shims.rules.code.writes import writes_of
 
 UPDATED = f"{SCAN_PREFIX}with_update"
 """What rewritten code calls."""
@@ -51,7 +52,38 @@ def write_updates_as_bindings(function: ast.FunctionDef, purity: Purity) -> None
     names = {one.target.id for one in updates if isinstance(one.target, ast.Name)} - inside
     own = {name for name in names if _is_own(name, function, loops, parents, purity)}
     for loop in loops:
-        _Updates(own).visit(loop)
+        _Updates(own, UPDATED).visit(loop)
+
+
+def write_sums_as_bindings(
+    function: ast.FunctionDef, purity: Purity, is_open: Callable[[ast.expr], bool], call: str
+) -> None:
+    """The same, by a function that the code has the name `call` for, of names that begin as numbers and are added to in
+    a branch whose condition `is_open`: `total = 0`, `if c: total += x.mean()`. There one that is a number for one value
+    is a tensor for another, so that nothing can be written into it."""
+    branches = [one for one in ast.walk(function) if isinstance(one, ast.If) and is_open(one.test)]
+    places = [*branches, *(one for one in ast.walk(function) if isinstance(one, ast.For))]
+    updates = {id(one): one for place in places for one in ast.walk(place) if isinstance(one, ast.AugAssign)}
+    chosen = {one for branch in branches for one in ast.walk(branch)}
+    added = {one.target.id for one in updates.values() if one in chosen and isinstance(one.target, ast.Name)}
+    numbers = {name for one in ast.walk(function) for name in made_by(one, _is_number)}
+    names = (added & numbers) - names_in_other_scopes(function) - _written_otherwise(function, updates.keys())
+    if names:
+        parents = {id(child): node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}
+        own = {name for name in names if _is_own(name, function, places, parents, purity)}
+        for place in places:
+            _Updates(own, call).visit(place)
+
+
+def _written_otherwise(function: ast.FunctionDef, updates: Collection[int]) -> set[str]:
+    """The names whose value is written into by something else than one of the updates, which are given by identity."""
+    others = [one for one in ast.walk(function) if id(one) not in updates]
+    others += [one for one in ast.walk(function) if isinstance(one, ast.AugAssign) and not _is_sum(one)]
+    return {write.root.id for one in others for write in writes_of(one) if isinstance(write.root, ast.Name)}
+
+
+def _is_sum(node: ast.AugAssign) -> bool:
+    return isinstance(node.target, ast.Name) and type(node.op) in _OPERATORS
 
 
 def write_counters_as_bindings(function: ast.FunctionDef) -> None:
@@ -82,10 +114,10 @@ def _is_number(node: ast.expr) -> bool:
 
 
 def _is_own(
-    name: str, function: ast.FunctionDef, loops: list[ast.For], parents: Mapping[int, ast.AST], purity: Purity
+    name: str, function: ast.FunctionDef, places: Sequence[ast.stmt], parents: Mapping[int, ast.AST], purity: Purity
 ) -> bool:
     """Whether it is bound to new tensors and numbers alone, outside of loops, and what is read of it within a loop, or
-    between loops, is only computed with."""
+    before the last of the places, is only computed with."""
     made = (made_by(node, _is_new) for node in ast.walk(function))
     bound = {id(one[name]) for one in made if name in one}
     updated = {id(one.target) for one in ast.walk(function) if isinstance(one, ast.AugAssign)}
@@ -93,7 +125,7 @@ def _is_own(
         return False
     if name in (own for one in ast.walk(function) if not isinstance(one, ast.Name) for own in own_names(one)):
         return False
-    last = max(loop.end_lineno or 0 for loop in loops)
+    last = max(one.end_lineno or 0 for one in places)
     around = [one for one in ast.walk(function) if isinstance(one, ast.For | ast.While)]
     within = {id(one) for loop in around for one in ast.walk(loop)}
     if bound & within:
@@ -127,15 +159,16 @@ def _is_computed_with(node: ast.AST, parents: Mapping[int, ast.AST], purity: Pur
 
 
 class _Updates(ast.NodeTransformer):
-    """Writes updates of one of `names` as new values of the name."""
+    """Writes updates of one of `names` as new values of the name, which a function gives that the code has the name
+    `update` for."""
 
-    def __init__(self, names: set[str]) -> None:
-        self.names = names
+    def __init__(self, names: set[str], update: str) -> None:
+        self.names, self.update = names, update
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
         name = _OPERATORS.get(type(node.op))
         if name is None or not isinstance(node.target, ast.Name) or node.target.id not in self.names:
             return node
-        call = call_of(UPDATED, load(node.target.id), node.value, ast.Constant(name))
+        call = call_of(self.update, load(node.target.id), node.value, ast.Constant(name))
         made = ast.Assign([ast.Name(node.target.id, ast.Store())], call)
         return ast.fix_missing_locations(ast.copy_location(made, node))
