@@ -27,6 +27,7 @@ from exportdoctor.shims.rules.branches.arm_watch import (
 from exportdoctor.shims.rules.branches.arm_writes import COPY, OWN_TENSOR, WRITTEN, Holder, is_copy
 from exportdoctor.shims.rules.branches.chosen_numbers import beside_tensor, choose_number, choose_tensor
 from exportdoctor.shims.rules.branches.empty_shortcuts import alike_rows
+from exportdoctor.shims.rules.branches.guarded_operands import compute_guarded
 from exportdoctor.shims.rules.code.later_writes import LaterWrites
 from exportdoctor.shims.rules.code.observed_rewrite import UNBOUND, ObservedRewrite, value_of
 from exportdoctor.shims.rules.code.own_tensors import with_update
@@ -402,13 +403,19 @@ def _is_tensor(value: Any) -> bool:
 @only_computes
 def both_hold(one: Any, other: Callable[[], Any]) -> Any:
     """`one and other()`."""
-    return _as_truth(one) & _as_truth(other()) if _is_open(one) else one and other()
+    if not _is_open(one):
+        return one and other()
+    first = _as_truth(one)
+    return first & _as_truth(compute_guarded(first, other))
 
 
 @only_computes
 def either_holds(one: Any, other: Callable[[], Any]) -> Any:
     """`one or other()`."""
-    return _as_truth(one) | _as_truth(other()) if _is_open(one) else one or other()
+    if not _is_open(one):
+        return one or other()
+    first = _as_truth(one)
+    return first | _as_truth(compute_guarded(~first, other))
 
 
 @only_computes

@@ -64,6 +64,7 @@ class _Naming:
             if not _returns(one):
                 continue
             before, after = statements[:place], statements[place + 1 :]
+            made: list[ast.stmt] | None = None
             if isinstance(one, ast.Return):
                 made = self._end(one.value, one)
             elif isinstance(one, ast.If):
@@ -71,8 +72,6 @@ class _Naming:
             elif isinstance(one, ast.With) and self.is_plain(one) and not after:
                 body = self.of_block(one.body)
                 made = None if body is None else [ast.copy_location(ast.With(one.items, body, None), one)]
-            else:
-                made = None
             return None if made is None else [*before, *made]
         return [*statements, *(self._end(None, statements[-1]) if statements else self._end(None, None))]
 

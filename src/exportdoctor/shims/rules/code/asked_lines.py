@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -13,6 +15,7 @@ from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.shims.export_call import ExportCall, Inputs
 from exportdoctor.shims.rules.code.code_swap import (
     attached_functions,
+    definition_of,
     function_around,
     function_inside,
     function_of,
@@ -20,6 +23,7 @@ from exportdoctor.shims.rules.code.code_swap import (
     owners_of,
     replace_inside,
 )
+from exportdoctor.shims.rules.code.followed_numbers import FollowedNumbers
 from exportdoctor.shims.rules.code.torch_functions import (
     SIZED_AS_FIRST,
     SIZED_BY_VALUES,
@@ -43,7 +47,8 @@ def code_of_asking(
 ) -> dict[FunctionType, CodeType]:
     """The new code of the functions in which forward asks a tensor for its value: what `code_of` gives for one, the
     lines at which it asks, and the modules whose method it is. A function that another one makes at each call changes
-    the code of that. With `sizes` those count, too, that ask for a size that may depend on values."""
+    the code of that. With `sizes` those count, too, that ask for a size that may depend on values, or decide by a
+    number that was read elsewhere."""
     changes: dict[FunctionType, CodeType] = {}
     for function, lines in sorted(
         asked_lines(call, sizes=sizes).items(), key=_depth
@@ -63,7 +68,8 @@ def _depth(asked: tuple[FunctionType, object]) -> int:
 
 def asked_lines(call: ExportCall, *, sizes: SizedByValues | None = None) -> dict[FunctionType, frozenset[int]]:
     """The lines of each function of the user's at which forward asks a tensor for its value, or with `sizes` for a size
-    that may depend on values, on all inputs; one that is made anew at each call is as `function_inside` makes it."""
+    that may depend on values, on all inputs, and those of conditions on such a number or size; one that is made anew at
+    each call is as `function_inside` makes it."""
     from torch.overrides import TorchFunctionMode
 
     classes = list(dict.fromkeys(kind for module in call.module.modules() for kind in type(module).__mro__))
@@ -76,12 +82,15 @@ def asked_lines(call: ExportCall, *, sizes: SizedByValues | None = None) -> dict
             if getattr(func, "__name__", "") in VALUE_READS:  # before it fails without values
                 self.note(sys._getframe(1))
             made = func(*args, **(kwargs or {}))
-            if sizes is not None and sizes.is_asked(func, args, kwargs or {}, made):
+            if sizes is None:
+                return made
+            if asked := sizes.is_asked(func, args, kwargs or {}, made):
                 self.note(sys._getframe(1))
-            return made
+            return numbers.follow(made) if asked or getattr(func, "__name__", "") == "item" else made
 
-        def note(self, frame: Any) -> None:
-            """The line of the user's that asks."""
+        @staticmethod
+        def note(frame: Any, *, compares: bool = False) -> None:
+            """The line of the user's that asks. One that compares a number counts where that is a condition."""
             while frame is not None and not is_user_file(frame.f_code.co_filename):
                 frame = frame.f_back
             while frame is not None and frame.f_code.co_name in _COMPREHENSIONS:
@@ -92,15 +101,25 @@ def asked_lines(call: ExportCall, *, sizes: SizedByValues | None = None) -> dict
             function = function_of(code, frame.f_globals, frame.f_locals, classes, attached)
             if function is None:
                 function = inside.setdefault(code, function_inside(code, frame.f_globals))
-            if function is not None:
+            if function is not None and (not compares or frame.f_lineno in deciding(function)):
                 found.setdefault(function, set()).add(frame.f_lineno)
 
+    deciding = functools.cache(_lines_of_conditions)
+    numbers = FollowedNumbers(lambda frame: Asking.note(frame, compares=True))
     run_known(call, Asking)
     for function, lines in list(found.items()):  # several may have one code
         for one in attached:
             alike = inside_decorators(one, lambda code, wanted=function.__code__: code is wanted)  # type: ignore[misc]
             found.update((other, lines) for other in alike)
     return {function: frozenset(lines) for function, lines in found.items()}
+
+
+def _lines_of_conditions(function: FunctionType) -> frozenset[int]:
+    """Those of the conditions of its branches, and those on which these begin."""
+    node = definition_of(function)
+    branches = [one for one in ast.walk(node) if isinstance(one, ast.If | ast.IfExp)] if node is not None else []
+    lines = {line for one in branches for line in range(one.test.lineno, (one.test.end_lineno or 0) + 1)}
+    return frozenset(lines | {one.lineno for one in branches})
 
 
 class SizedByValues:

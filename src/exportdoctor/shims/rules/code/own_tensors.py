@@ -70,7 +70,7 @@ def write_sums_as_bindings(
     names = (added & numbers) - names_in_other_scopes(function) - _written_otherwise(function, updates.keys())
     if names:
         parents = {id(child): node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}
-        own = {name for name in names if _is_own(name, function, places, parents, purity)}
+        own = {name for name in names if _is_own(name, function, places, parents, purity, again=True)}
         for place in places:
             _Updates(own, call).visit(place)
 
@@ -114,10 +114,16 @@ def _is_number(node: ast.expr) -> bool:
 
 
 def _is_own(
-    name: str, function: ast.FunctionDef, places: Sequence[ast.stmt], parents: Mapping[int, ast.AST], purity: Purity
+    name: str,
+    function: ast.FunctionDef,
+    places: Sequence[ast.stmt],
+    parents: Mapping[int, ast.AST],
+    purity: Purity,
+    *,
+    again: bool = False,
 ) -> bool:
-    """Whether it is bound to new tensors and numbers alone, outside of loops, and what is read of it within a loop, or
-    before the last of the places, is only computed with."""
+    """Whether it is bound to new tensors and numbers alone, not `again` in a loop unless that may be, and what is read
+    of it within a loop, or before the last of the places, is only computed with."""
     made = (made_by(node, _is_new) for node in ast.walk(function))
     bound = {id(one[name]) for one in made if name in one}
     updated = {id(one.target) for one in ast.walk(function) if isinstance(one, ast.AugAssign)}
@@ -128,7 +134,7 @@ def _is_own(
     last = max(one.end_lineno or 0 for one in places)
     around = [one for one in ast.walk(function) if isinstance(one, ast.For | ast.While)]
     within = {id(one) for loop in around for one in ast.walk(loop)}
-    if bound & within:
+    if bound & within and not again:
         return False
     names = [one for one in ast.walk(function) if isinstance(one, ast.Name) and one.id == name]
     early = [one for one in names if isinstance(one.ctx, ast.Load) and (id(one) in within or one.lineno <= last)]
