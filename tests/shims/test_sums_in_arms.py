@@ -94,10 +94,6 @@ def drawn_body(seed: int) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
-def test_drawn_sums_are_right_or_refused(seed: int, tmp_path: Path) -> None:
+def test_drawn_sums_are_those_of_eager(seed: int, tmp_path: Path) -> None:
     module = module_of(drawn_body(seed), tmp_path)
-    try:
-        program = chosen_program(module, least=3)
-    except Exception:
-        return
-    assert_agrees(program, module, [drawn_rows(one, least=3) for one in range(12)])
+    assert_agrees(chosen_program(module, least=3), module, [drawn_rows(one, least=3) for one in range(12)])
