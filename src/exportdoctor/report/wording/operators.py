@@ -73,8 +73,8 @@ def step(finding: Finding) -> str:
     if finding.fixed_by:
         written = assigned_by_index(finding) if finding.fixed_by == "__setitem__" else ""
         return written or (
-            f"Use other functions of torch in place of {finding.fixed_by}, or export with a static size. No line of "
-            "the model fixes the size: a report of it belongs to PyTorch."
+            f"Use other functions of torch in place of {finding.fixed_by}, or export with a static size. Torch's "
+            "code fixes the size there, no line of the model: a report of it belongs to PyTorch."
         )
     if finding.kind is not FailureKind.MISSING_FAKE_KERNEL:
         return ""
