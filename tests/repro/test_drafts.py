@@ -777,6 +777,7 @@ def test_a_sparse_input_keeps_its_layout(layout: str) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_script_defines_the_operators_that_other_code_registers() -> None:
     """There was none for a model that names such an operator by torch.ops: `'_OpNamespace' object has no attribute`."""
     make: Any = torch.library.Library

@@ -175,6 +175,7 @@ torch.export.export(M(), (torch.ones(1),))
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_script_that_was_reduced_until_eager_fails_falls_back_to_what_ran(bench: CandidateRunner) -> None:
     runs, broken = (RUNS.format(rest=rest) for rest in ("x + 1", "None[0]"))

@@ -263,6 +263,10 @@ _BY_NIGHT = {"importlib inside forward", "a file imported by its path", "a file 
              "an installed package whose version stays", "a C library that is built anew", "what a link says",
              "the time of a path", "a path that can be read", "a file by its descriptor",
              "a variable in bytes"}  # fmt: skip
+_FIRST = {"a module imported inside forward", "a file read inside forward", "a file that appears", "where a link leads",
+          "the files of a folder", "the working directory", "a variable by getenv", "a path that is there",
+          "weights that were read and let go", "a factory that fails after one that passes"}  # fmt: skip
+"""Asked by `make test`; the others by `make long`."""
 
 
 def write(folder: Path, files: dict[str, str | None]) -> None:
@@ -333,7 +337,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.night] if name in _BY_NIGHT else []) for name in CHANGES]
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.night if name in _BY_NIGHT else [] if name in _FIRST else pytest.mark.long)
+        for name in CHANGES
+    ],
 )
 def test_an_answer_from_before_a_change_is_not_told(name: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     change = CHANGES[name]

@@ -342,7 +342,7 @@ def test_a_limit_is_no_verdict_and_notes_hold_for_every_verdict(tmp_path: Path) 
     assert "small model with random weights" in render_markdown(atlas)
 
 
-@pytest.mark.parametrize("recording", [pytest.param("qwen", marks=pytest.mark.slow), "crash"])
+@pytest.mark.parametrize("recording", [pytest.param("qwen", marks=[pytest.mark.slow, pytest.mark.long]), "crash"])
 def test_a_run_that_a_limit_ends_says_no_more_than_the_whole_run(tmp_path: Path, recording: str) -> None:
     """Cut off after any event: a verdict is that of the whole run, or the search for shims is what was cut off."""
     journal = Path(__file__).parents[1] / "support" / "tui_recordings" / recording / "events.jsonl"

@@ -591,6 +591,7 @@ def test_a_file_of_another_part_is_refused_in_one_line(tmp_path: Path) -> None:
         climb_quietly(f"{tmp_path / 'model.py'}:adds", against=str(other))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_class_that_was_built_in_place_of_another_is_told(tmp_path: Path) -> None:
     """A checkpoint without its head was proved as a model without one, and nothing said so."""
