@@ -30,7 +30,9 @@ def render(report: Report, known: frozenset[str] = frozenset()) -> str:
         "tool": {"driver": driver},
         "invocations": [{"executionSuccessful": report.complete}],
         "originalUriBaseIds": {_ROOT: {"description": {"text": "the root of the repository that was checked"}}},
-        "results": [_result(finding, kinds, report) | _known(finding.id in known) for finding in report.findings],
+        "results": [
+            _result(finding, kinds, report) | _state_in_baseline(finding.id in known) for finding in report.findings
+        ],
     }
     return pretty({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}).decode()
 
@@ -49,7 +51,7 @@ def _rule(kind: FailureKind) -> dict[str, Any]:
     }
 
 
-def _known(known: bool) -> dict[str, Any]:
+def _state_in_baseline(known: bool) -> dict[str, Any]:
     """What is said of a result that a baseline has, too."""
     said = {"kind": "external", "justification": "a known failure, as in the baseline"}
     return {"level": "note", "baselineState": "unchanged", "suppressions": [said]} if known else {}

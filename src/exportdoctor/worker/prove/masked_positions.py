@@ -57,7 +57,7 @@ def _ignores(module: torch.nn.Module, inputs: Inputs, path: str, mask: torch.Ten
     chance = random.Random(_SEED)
     base = _with_mask(inputs, path, mask)
     last = last_positions(base, path)
-    zeros, ones = (_redrawn(base, path, mask, last, mask == value, chance) for value in (0, 1))
+    zeros, ones = (_redraw(base, path, mask, last, mask == value, chance) for value in (0, 1))
     if zeros is None or ones is None:
         return False
     found: list[CallResult] = []
@@ -67,7 +67,7 @@ def _ignores(module: torch.nn.Module, inputs: Inputs, path: str, mask: torch.Ten
             return False
         found += results
     plain, with_zeros, with_ones, unmasked = (tree_leaves(one.output) for one in found)
-    if not _agree(_shown(plain, mask, last), _shown(with_zeros, mask, last)) or _agree(plain, unmasked):
+    if not _agree(_show(plain, mask, last), _show(with_zeros, mask, last)) or _agree(plain, unmasked):
         return False
     floats = [
         place
@@ -78,8 +78,8 @@ def _ignores(module: torch.nn.Module, inputs: Inputs, path: str, mask: torch.Ten
     ]
     return (
         any(leaf.numel() for leaf in (plain[place] for place in floats))
-        and _all_differ(floats, _shown(plain, mask, last), _shown(with_ones, mask, last))
-        and _all_differ(floats, _shown(plain, mask == 0, last), _shown(with_zeros, mask == 0, last))
+        and _all_differ(floats, _show(plain, mask, last), _show(with_ones, mask, last))
+        and _all_differ(floats, _show(plain, mask == 0, last), _show(with_zeros, mask == 0, last))
     )
 
 
@@ -94,7 +94,7 @@ def _agree(one: Sequence[Any], other: Sequence[Any]) -> bool:
     return compare_outputs("", one, other).holds
 
 
-def _shown(leaves: Sequence[Any], mask: torch.Tensor, last: int | None) -> list[Any]:
+def _show(leaves: Sequence[Any], mask: torch.Tensor, last: int | None) -> list[Any]:
     return [show_unmasked(leaf, mask, last) for leaf in leaves]
 
 
@@ -105,7 +105,7 @@ def _with_mask(inputs: Inputs, path: str, mask: torch.Tensor) -> Inputs:
     return changed
 
 
-def _redrawn(
+def _redraw(
     inputs: Inputs, path: str, mask: torch.Tensor, last: int | None, chosen: torch.Tensor, chance: random.Random
 ) -> Inputs | None:
     """The inputs with other values at the chosen positions of all other tensors; None where none could be changed."""

@@ -98,14 +98,14 @@ def _name_outputs(graph: Any, named: Sequence[tuple[Any, str]], inputs: Set[str]
     for value, name in named:
         if name in inputs:
             name = f"present_{name.removeprefix('past_')}" if name.startswith("past_") else f"{name}_output"
-        wanted.append((value, _unused(name, taken)))
+        wanted.append((value, _unused_name(name, taken)))
         taken.add(wanted[-1][1])
     unused = {*others, *taken}
     for number, value in enumerate(values.values()):  # two outputs may exchange their names
-        value.name = _unused(f"output_of_the_graph_{number}", unused)
+        value.name = _unused_name(f"output_of_the_graph_{number}", unused)
     for value, name in wanted:
         if (other := others.get(name)) is not None:
-            other.name = _unused(f"{name}_value", unused)
+            other.name = _unused_name(f"{name}_value", unused)
             unused.add(other.name)
         value.name = name
 
@@ -122,7 +122,7 @@ def _values_below(graph: Any) -> Iterator[Any]:
                     yield from _values_below(below)
 
 
-def _unused(name: str, taken: Container[str]) -> str:
+def _unused_name(name: str, taken: Container[str]) -> str:
     numbers = itertools.count(2)
     found = name
     while found in taken:
