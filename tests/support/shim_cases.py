@@ -382,6 +382,20 @@ class Router(nn.Module):
         return found
 
 
+class Routed(nn.Module):
+    """Scales what each number has chosen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scales = nn.Parameter(torch.randn(3))
+
+    def forward(self, best: Tensor) -> Tensor:
+        out = best * 0.5
+        for e in best.unique().tolist():
+            out[best == e] += self.scales[e]
+        return out
+
+
 class Halving(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         while x.abs().max() > 1:
@@ -739,6 +753,12 @@ def translated(call: ExportCall) -> Any:
     return program
 
 
+def with_branches(call: ExportCall) -> Any:
+    """The program, with a choice in place of each branch on a tensor's value."""
+    with sh.apply_shims([sh.find("branch-as-where")], call) as given:
+        return sh.export_program(given)
+
+
 def case(
     module: Callable[[], nn.Module],
     inputs: list[Any],
@@ -820,6 +840,10 @@ CASES: dict[str, Case] = {
     "branch-as-where": case(
         Clamping, [(torch.randn(3),), (torch.tensor([1.0, float("inf")]),)], "Eq|guard", ({0: Dim.DYNAMIC},)
     ),
+    "found-numbers-as-range": case(
+        Routed, [(torch.tensor([2, 0, 2]),), (torch.tensor([1]),), (torch.tensor([2, 1, 0, 0]),)], "no function branches",
+        ({0: Dim.DYNAMIC},), export=with_branches,
+    ),  # fmt: skip
     "while-as-while-loop": case(
         Halving, [(torch.tensor(one),) for one in ([3.0, 9.0], [0.5, 0.1], [70.0, 1.0])], "Eq|guard"
     ),

@@ -92,6 +92,13 @@ def is_surely(condition: Any) -> bool:
     return bool(guard_or_false(condition))
 
 
+def is_always(condition: Any) -> bool:
+    """Whether a condition on sizes holds for all of them, as far as torch knows; asking adds no guard."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return bool(statically_known_true(condition))
+
+
 def same_sizes(one: Any, other: Any) -> bool:
     """Whether two tensors are known to have equal sizes; asking adds no guard on a size that depends on data."""
     from torch.fx.experimental.symbolic_shapes import guard_or_false
@@ -115,9 +122,11 @@ def has_unbacked_size(tensor: Any) -> bool:
     return bool(has_free_unbacked_symbols(tensor))
 
 
-def count_assertions(size: Any) -> int:
-    """How many conditions on sizes that depend on data the program will assert so far, where the size is symbolic."""
-    env = getattr(getattr(size, "node", None), "shape_env", None)
+def count_assertions(value: Any) -> int:
+    """How many conditions on sizes that depend on data the program will assert so far; `value` is a symbolic size, or a
+    tensor of the trace."""
+    holder = getattr(value, "node", None) or getattr(value, "fake_mode", None)
+    env = getattr(holder, "shape_env", None)
     return getattr(env, "num_deferred_runtime_asserts", 0)
 
 

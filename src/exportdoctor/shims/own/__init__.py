@@ -48,7 +48,7 @@ from exportdoctor.shims.own import (
 from exportdoctor.shims.rules import joined_split
 from exportdoctor.shims.rules.branches import branch, empty_shortcuts, example_branches
 from exportdoctor.shims.rules.hoisting import hoist, hoisted_reads
-from exportdoctor.shims.rules.loops import counted_loops, scanned_loops, while_loops
+from exportdoctor.shims.rules.loops import counted_loops, found_loops, scanned_loops, while_loops
 from exportdoctor.shims.rules.numbers import (
     cached_functions,
     size_math,
@@ -73,6 +73,7 @@ OWN = (
     check_as_assertion.SHIM,
     branch.SHIM,
     while_loops.SHIM,
+    found_loops.SHIM,
     empty_shortcuts.SHIM,
     max_pool_1d.SHIM,
     ranges.SHIM,

@@ -57,16 +57,24 @@ class _Branch:
     `layout` is the one of all results that were seen; None where there are several, or they are not tensors alone.
     `arms` are those of which any was seen, 0 and 1. `unmergeable` says what an arm does that nobody may do unasked.
     `undefined` says that the arm that was not taken gave NaN. `answers` are those that were no tensors: a condition on
-    sizes, which may be on how much was found.
+    sizes, which may be on how much was found. `finds` are the arms that look up places that were found; `left` those
+    that were computed where they were not taken.
     """
 
     refuses: bool = False
     undefined: bool = False
+    finds: set[int] = field(default_factory=set)
+    left: set[int] = field(default_factory=set)
     answers: set[bool] = field(default_factory=set)
     layout: Any = None
     seen: list[Any] = field(default_factory=list)
     arms: set[int] = field(default_factory=set)
     unmergeable: str = ""
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether each arm that finds something was computed where it was not taken, where it mostly finds nothing."""
+        return self.finds <= self.left
 
     def note(self, arm: int, value: Any) -> None:
         """The layout of an arm's result."""
@@ -101,10 +109,13 @@ class ArmChoices(ObservedRewrite):
         self.held.clear()
 
     def further_inputs(self, call: ExportCall) -> Iterator[Inputs]:
-        """The example with all rows alike, with which less is found, while a condition on sizes has had one answer."""
-        end = time.process_time() + _SECONDS
-        for inputs in alike_rows((call.args, call.kwargs)) if self.of_sizes else ():
-            if time.process_time() > end or all(len(one.answers) != 1 for one in self.branches.values()):
+        """The example with all rows alike, with which less is found, while a condition on sizes has had one answer, or
+        an arm that finds something was taken each time."""
+        end, every = time.process_time() + _SECONDS, self.branches.values()
+        if not self.of_sizes and all(one.is_seen for one in every):
+            return
+        for inputs in alike_rows((call.args, call.kwargs)):
+            if time.process_time() > end or all(len(one.answers) != 1 and one.is_seen for one in every):
                 break
             yield inputs
 
@@ -140,33 +151,38 @@ class ArmChoices(ObservedRewrite):
         asserted = count_assertions(condition)
         chosen, of_size = _as_truth(condition), not _is_tensor(condition)
         by_cond = known is not None and known.layout is not None and _is_traced_by_dynamo()
-        if known is not None and (known.refuses or known.undefined or by_cond):
-            may_be_where = of_size and not known.refuses and not _is_traced_by_dynamo()
+        unseen = known is not None and (not known.is_seen or (bool(known.finds) and _is_traced_by_dynamo()))
+        if known is not None and (known.refuses or known.undefined or by_cond or unseen):
+            may_be_where = of_size and not known.refuses and not unseen and not _is_traced_by_dynamo()
             found = self._by_cond(branch, chosen, then, other, before, known, must=not may_be_where)
             if found is not _NOTHING:
-                return self._without_assertions(branch, condition, asserted, found)
+                return self._without_assertions(branch, condition, asserted, found, by_cond=True)
         if known is not None and len(known.arms) == 2 and _is_traced_by_dynamo() and not _writes_copies(then, other):
             return _merge(chosen, then(*before), other(*before))  # dynamo lets nothing be watched
         watches = [watch_arm(self.codes, calls=known is None, nothing=of_size) for _ in range(2)]
         try:
             results = [self._run(watch, arm, before) for watch, arm in zip(watches, (then, other), strict=True)]
-            if any(watch.refuses for watch in watches):
-                raise self._refuse(branch, "no eager run came there")
+            if any(watch.refuses or (known is None and watch.finds) for watch in watches):
+                raise self._refuse(branch, "no eager run came there" if known is None else "it is not sure that places "
+                                   "which it looks up are in range for all sizes")  # fmt: skip
             self._without_assertions(branch, condition, asserted, None)
             found = _merge(chosen, *results)
         except RefusesNothing as error:
             if error.watch not in watches:
                 raise  # for a branch around this one
             found = self._by_cond(branch, chosen, then, other, before, known or _Branch())
-            return self._without_assertions(branch, condition, asserted, found)
+            return self._without_assertions(branch, condition, asserted, found, by_cond=True)
         except Unmergeable:
             return self._as_before(condition, then, other, before, asked)
         self._remember(watches, results, found)
         return found
 
-    def _without_assertions(self, branch: str, condition: Any, asserted: int, found: Any) -> Any:
-        """`found`; raises NotApplicable where torch asserts more on sizes than before the arms ran, taken or not."""
-        if count_assertions(condition) != asserted:
+    def _without_assertions(
+        self, branch: str, condition: Any, asserted: int, found: Any, *, by_cond: bool = False
+    ) -> Any:
+        """`found`; raises NotApplicable where torch asserts more on sizes than before the arms ran, taken or not. What
+        an arm of torch.cond needs is its own where the condition is on no size."""
+        if count_assertions(condition) != asserted and not (by_cond and _is_tensor(condition)):
             why = f"torch asserts for the whole program what an arm of {branch} needs of the sizes of what was found"
             raise self.refuse(why)
         return found
@@ -330,6 +346,8 @@ class ArmChoices(ObservedRewrite):
             return _merge(_as_truth(condition), *results)
         if not _is_tensor(condition):
             known.answers.add(holds)
+        known.finds |= {place for place, watch in enumerate(watches) if watch.finds}
+        known.left |= {int(holds)} if results[int(holds)] is not _NOTHING else set()
         taken, left = results if holds else results[::-1]
         if taken is not _NOTHING and left is not _NOTHING:
             self.held += [(one, one.detach().clone()) for one in self._find_shared(watches, results) if _is_tensor(one)]

@@ -13,6 +13,7 @@ from typing import Any
 
 from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.shims.rules.branches.arm_writes import is_copy
+from exportdoctor.shims.rules.branches.found_places import FoundPlaces
 from exportdoctor.shims.rules.code.code_swap import definition_of, function_of
 from exportdoctor.shims.rules.code.pure_callees import init_wrappers_of_model_output, method_of_model_output
 from exportdoctor.shims.rules.code.pure_code import Purity
@@ -64,13 +65,15 @@ class RefusesNothing(Exception):
 def watch_arm(codes: Collection[CodeType], *, calls: bool, nothing: bool = False) -> Any:
     """Its `run(arm, before)` gives the arm's result, and raises Unmergeable for an arm that leaves something behind: it
     writes into a tensor that is older, or calls code of the user's, none of `codes`, that does more than compute
-    (looked for if `calls`). `refuses` then says whether a function may refuse values. With `nothing` it raises
-    RefusesNothing before an arm calls what may refuse that nothing was found."""
+    (looked for if `calls`). `refuses` then says whether a function may refuse values, `finds` whether one looks up
+    places that were found, which refuses none. Behind such a one, and with `nothing` anywhere, it raises RefusesNothing
+    before an arm calls what may refuse that nothing was found."""
     import torch
     from torch.overrides import TorchFunctionMode
 
     class Watch(TorchFunctionMode):
         refuses = False
+        finds = False
 
         def __init__(self) -> None:
             super().__init__()
@@ -81,6 +84,7 @@ def watch_arm(codes: Collection[CodeType], *, calls: bool, nothing: bool = False
             self.copied: list[int] = []  # storages of which the arm writes into a copy
             self.copies: list[int] = []
             self.reached: set[int] = set()
+            self.places = FoundPlaces()
 
         def run(self, arm: Callable[..., Any], before: tuple[Any, ...]) -> Any:
             containers = _containers_of(arm, before)
@@ -133,17 +137,21 @@ def watch_arm(codes: Collection[CodeType], *, calls: bool, nothing: bool = False
                 raise Unmergeable(f"an arm calls {name}")
             if any(storage_id(one) in self.copied for one in given):
                 raise Unmergeable("an arm writes into a tensor that it reads by another name")
-            if nothing and _may_refuse_nothing(name, args) and any(map(has_unbacked_size, given)):
+            if (nothing or self.finds) and _may_refuse_nothing(name, args) and any(map(has_unbacked_size, given)):
                 raise RefusesNothing(self)
             self._note(given)
+            base = name if name.endswith("__") else name.removesuffix("_")
+            finds = self.places.holds(base, args, kwargs)
             found = func(*args, **kwargs)
             self._keep_new(found, given)
             places = tree_flatten(args[1:2] if name in ("__getitem__", "__setitem__") else ())[0]
             masks = name == "__setitem__" and not any(_is_tensor(one) and one.dtype != torch.bool for one in places)
             looks_up = any(map(_is_tensor, places)) and not masks
-            base = name if name.endswith("__") else name.removesuffix("_")
             divides = base in _DIVIDES and isinstance(found, torch.Tensor) and not found.is_floating_point()
-            self.refuses |= looks_up or divides or base.removeprefix("linalg_") in _REFUSES
+            may_refuse = looks_up or base.removeprefix("linalg_") in _REFUSES
+            self.finds |= finds
+            self.refuses |= (may_refuse and not finds) or (divides and not _divides_by_number(name, args))
+            self.places.note(base, args, kwargs, found)
             return found
 
         def _note(self, given: list[Any]) -> None:
@@ -178,6 +186,12 @@ def copy_values(tensor: Any, other: Any, *, recorded: bool) -> None:
 def _writes(name: str) -> bool:
     """Whether a function of this name writes into the first tensor that it is given."""
     return name in _WRITES or (name.endswith("_") and not name.endswith("__"))
+
+
+def _divides_by_number(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether whole numbers are divided by a number of Python that is not zero."""
+    by = args[1] if len(args) > 1 and not name.startswith("__r") else None
+    return type(by) is int and by != 0
 
 
 def _may_refuse_nothing(name: str, args: tuple[Any, ...]) -> bool:

@@ -28,7 +28,7 @@ from exportdoctor.shims.rules.branches.arm_writes import COPY, OWN_TENSOR, WRITT
 from exportdoctor.shims.rules.branches.loop_exits import LEFT, exits_in, is_flag
 from exportdoctor.shims.rules.code.code_swap import ARM, name_of
 from exportdoctor.shims.rules.code.made_code import call_of, load, thunk
-from exportdoctor.shims.rules.code.name_flow import OTHER_SCOPES, all_names, stored_names
+from exportdoctor.shims.rules.code.name_flow import OTHER_SCOPES, all_names, is_read_first, stored_names
 from exportdoctor.shims.rules.code.name_uses import identified_names
 from exportdoctor.shims.rules.code.pure_code import Purity
 from exportdoctor.shims.rules.code.writes import WRITE_BACK, is_in_place_update
@@ -389,12 +389,17 @@ def _stored_names(node: ast.stmt) -> Iterator[ast.Name]:
 
 
 def _names_used_elsewhere(function: ast.FunctionDef) -> Iterator[tuple[ast.If, set[str]]]:
-    """Each branch outside loops, and the names that are bound or read outside its arms; others are its arms' own."""
+    """Each branch, and the names that are bound or read outside its arms; others are its arms' own. In a loop those
+    count, too, whose value an arm may read that an earlier step has bound."""
     loops = [one for one in ast.walk(function) if isinstance(one, ast.For | ast.While)]
     repeated = {id(one) for loop in loops for one in ast.walk(loop)}
     for node in ast.walk(function):
-        if isinstance(node, ast.If) and id(node) not in repeated:
-            yield node, set(_names(function) - _names(*node.body, *node.orelse))
+        if isinstance(node, ast.If):
+            used = set(_names(function) - _names(*node.body, *node.orelse))
+            if id(node) in repeated:
+                stored = {one.id for arm in (node.body, node.orelse) for part in arm for one in _stored_names(part)}
+                used |= {name for name in stored if any(is_read_first(name, arm) for arm in (node.body, node.orelse))}
+            yield node, used
 
 
 def _names(*nodes: ast.AST) -> Counter[str]:

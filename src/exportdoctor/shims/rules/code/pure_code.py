@@ -12,6 +12,7 @@ import inspect
 import logging
 import math
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import FunctionType
@@ -19,7 +20,7 @@ from typing import Any, TypeGuard
 
 from exportdoctor.core.failure.frames import is_defined_in_torch
 from exportdoctor.shims.rules.code.code_swap import definition_of
-from exportdoctor.shims.rules.code.name_flow import is_arm
+from exportdoctor.shims.rules.code.name_flow import is_arm, is_read_first
 from exportdoctor.shims.rules.code.pure_callees import (
     NOT_KNOWN,
     has_pure_name,
@@ -196,7 +197,24 @@ class Purity:
 
     def inside(self, node: ast.For) -> Purity:
         """What judges the body of this loop."""
-        return replace(self, callees={**self.callees, **self._modules_of(node)})
+        return replace(self, callees={**self.callees, **self._modules_of(node), **self._items_of(node)})
+
+    def _items_of(self, node: ast.For) -> dict[str, Sequence[Any]]:
+        """The names that the body binds to one of several modules alone, `expert = self.experts[i]`, before it reads
+        them; and what they stand for."""
+        stored = Counter(one.id for each in node.body for one in ast.walk(each) if _is_bound(one))
+        found: dict[str, list[list[Any]]] = {}
+        for one in (part for each in node.body for part in ast.walk(each)):
+            match one:
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Subscript(value=holder)):
+                    holders = [each._resolve(holder) for each in self._each()]
+                    if all(map(_holds_modules, holders)):
+                        found.setdefault(name, []).append([child for each in holders for child in each.children()])
+        return {
+            name: [child for each in children for child in each]
+            for name, children in found.items()
+            if len(children) == stored[name] and not is_read_first(name, node.body)
+        }
 
     def _modules_of(self, node: ast.For) -> dict[str, Sequence[Any]]:
         """The name in a loop over modules, `for layer in self.layers`, also enumerated, and what it stands for."""
