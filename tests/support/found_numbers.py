@@ -51,12 +51,13 @@ class UniqueBefore(Experts):
     def forward(self, x: Tensor) -> Tensor:
         best = self.gate(x).argmax(-1)
         present = best.unique(sorted=True).cpu().tolist()
-        out = x.clone()
+        out: Tensor = x.clone()
         for e in present:
             rows = (best == e).nonzero().squeeze(-1)
             out[rows] += self.experts[int(e)](x[rows])
             best[rows] = EXPERTS + 1
-        return out + best.unsqueeze(-1)
+        out += best.unsqueeze(-1)
+        return out
 
 
 class HitPlaces(Experts):
@@ -90,7 +91,7 @@ class HitNumbers(nn.Module):
             mask = nn.functional.one_hot(best, num_classes=EXPERTS + 1).permute(2, 1, 0)
             hit = torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero()
         for number in hit:
-            number = number[0]  # noqa: PLW2901
+            number = number[0]
             if number == EXPERTS:
                 continue
             slot, rows = torch.where(mask[number])
@@ -151,7 +152,7 @@ class Batched(Experts):
 
     def mix(self, x: Tensor, best: Tensor) -> Tensor:
         out = torch.empty_like(x).fill_(0.5)
-        for e in best.unique().tolist():
+        for e in best.unique().tolist():  # type: ignore[no-untyped-call]
             at = best == e
             out[at] = self.experts[e](x[at]) + e
         return out
@@ -171,7 +172,7 @@ class Scaling(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         best = x[:, :EXPERTS].argmax(-1)
         state = x.mean(-1)
-        for e in best.unique().tolist():
+        for e in best.unique().tolist():  # type: ignore[no-untyped-call]
             state = torch.tanh(state * 2 + self.scale[e]) - e
         return state
 

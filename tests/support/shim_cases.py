@@ -753,12 +753,6 @@ def translated(call: ExportCall) -> Any:
     return program
 
 
-def with_branches(call: ExportCall) -> Any:
-    """The program, with a choice in place of each branch on a tensor's value."""
-    with sh.apply_shims([sh.find("branch-as-where")], call) as given:
-        return sh.export_program(given)
-
-
 def case(
     module: Callable[[], nn.Module],
     inputs: list[Any],
@@ -841,9 +835,11 @@ CASES: dict[str, Case] = {
         Clamping, [(torch.randn(3),), (torch.tensor([1.0, float("inf")]),)], "Eq|guard", ({0: Dim.DYNAMIC},)
     ),
     "found-numbers-as-range": case(
-        Routed, [(torch.tensor([2, 0, 2]),), (torch.tensor([1]),), (torch.tensor([2, 1, 0, 0]),)], "no function branches",
-        ({0: Dim.DYNAMIC},), export=with_branches,
-    ),  # fmt: skip
+        Routed,
+        [(torch.tensor([2, 0, 2]),), (torch.tensor([1]),), (torch.tensor([2, 1, 0, 0]),)],
+        "Eq|guard",
+        ({0: Dim.DYNAMIC},),
+    ),
     "while-as-while-loop": case(
         Halving, [(torch.tensor(one),) for one in ([3.0, 9.0], [0.5, 0.1], [70.0, 1.0])], "Eq|guard"
     ),

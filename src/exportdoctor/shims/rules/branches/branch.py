@@ -20,7 +20,7 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.branches.arm_attributes import assign_by_names
-from exportdoctor.shims.rules.branches.arm_choice import SUM, ArmChoices
+from exportdoctor.shims.rules.branches.arm_choice import CHOOSE, SUM, ArmChoices
 from exportdoctor.shims.rules.branches.arm_ends import ArmEnds
 from exportdoctor.shims.rules.branches.arm_writes import write_into_copies
 from exportdoctor.shims.rules.branches.inlined_calls import inline_calls, return_behind_writes
@@ -28,7 +28,7 @@ from exportdoctor.shims.rules.branches.loop_attributes import assign_behind_loop
 from exportdoctor.shims.rules.branches.loop_exits import LoopExits, asks_for_flags
 from exportdoctor.shims.rules.branches.merge_branches import MergedBranches, OpenConditions, with_returns_last
 from exportdoctor.shims.rules.code.asked_lines import SizedByValues, code_of_asking
-from exportdoctor.shims.rules.code.code_swap import compile_for, definition_of, name_unreadable
+from exportdoctor.shims.rules.code.code_swap import compile_for, definition_of, name_unreadable, user_functions
 from exportdoctor.shims.rules.code.name_flow import READS_ALL_NAMES
 from exportdoctor.shims.rules.code.observed_rewrite import run_rewritten
 from exportdoctor.shims.rules.code.own_tensors import write_counters_as_bindings, write_sums_as_bindings
@@ -73,6 +73,9 @@ def _code_of(function: FunctionType, lines: frozenset[int], instances: tuple[Any
 
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
+    if next(user_functions(call, lambda code: CHOOSE in code.co_names), None) is not None:
+        yield call  # another shim has applied this one, to all functions
+        return
     sizes = SizedByValues()
     changes = code_of_asking(call, _code_of, sizes=sizes)
     choices = ArmChoices(of_sizes=sizes.asked)

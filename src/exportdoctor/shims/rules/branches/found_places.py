@@ -1,6 +1,7 @@
 """Places that were found in a tensor, `rows, slot = torch.where(mask)`: whatever is found, they are below its sizes.
 
-So what looks up such places, in a tensor of the same size, refuses no values.
+So what looks up such places, in a tensor of the same size, refuses no values. Plain numbers that are made a tensor are
+places, too.
 """
 
 from __future__ import annotations
@@ -45,11 +46,15 @@ class FoundPlaces:
     def note(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], made: Any) -> None:
         """A call of the function of that name, without the `_` of one that works in place."""
         given = tensors_of((args, kwargs))
+        if name == "tensor" and not given and _is_tensor(made):
+            numbers = args[0] if type(args[0]) is list else [args[0]]
+            if numbers and all(type(one) is int and one >= 0 for one in numbers):
+                self._bounds[made] = _Bounds(_version(made), max(numbers) + 1)
         if not given:
             return
         if is_search(name, args, kwargs):
             self._note_found(tuple(given[0].shape), made)
-        elif (known := self._known(given[0])) is not None and given[0] is next(iter(args), None):
+        elif (known := self._bounds_of(given[0])) is not None and given[0] is next(iter(args), None):
             self._note_kept(known, name, args, kwargs, made)
 
     def holds(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -66,7 +71,7 @@ class FoundPlaces:
             return type(dim) is int and _is_tensor(places) and self._is_below(places, args[0].shape[dim])
         return False
 
-    def _known(self, tensor: Any) -> _Bounds | None:
+    def _bounds_of(self, tensor: Any) -> _Bounds | None:
         known = self._bounds.get(tensor)
         is_as_noted = known is not None and not tensor.is_inference() and known.version == tensor._version
         return known if is_as_noted else None
@@ -124,14 +129,13 @@ class FoundPlaces:
         for one, count in zip(parts, taken, strict=True):
             if one is Ellipsis:
                 dim += len(sizes) - sum(taken)
-            elif _is_tensor(one) and not _is_mask(one):
-                if dim >= len(sizes) or not self._is_below(one, sizes[dim]):
-                    return False
+            elif _is_tensor(one) and not _is_mask(one) and (dim >= len(sizes) or not self._is_below(one, sizes[dim])):
+                return False
             dim += count
         return True
 
     def _is_below(self, places: Any, size: Any) -> bool:
-        known = self._known(places)
+        known = self._bounds_of(places)
         return known is not None and known.size is not None and is_always(known.size <= size)
 
 

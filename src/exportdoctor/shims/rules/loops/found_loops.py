@@ -2,7 +2,7 @@
 
 How often Python runs such a loop depends on values. Where the body indexes a list of modules, or a parameter, by the
 number, all numbers are known: the loop goes over all of them, with a condition that the tensor has the number around
-its body, and the program asserts that the tensor has no other. `branch-as-where` makes a choice of each condition.
+its body, and the program asserts that the tensor has no other. Of each condition a choice is made, as `branch.py` does.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import Any
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+from exportdoctor.shims.rules.branches.branch import SHIM as BRANCHES
 from exportdoctor.shims.rules.code.code_swap import compile_for, definition_of, swap_code, user_functions
 from exportdoctor.shims.rules.code.name_flow import READS_ALL_NAMES, all_names
 from exportdoctor.shims.rules.code.pure_callees import only_computes
-from exportdoctor.shims.rules.loops.found_rewrite import NUMBER, NUMBERS, PLACES, PREFIX, VALUES, FoundLoops
+from exportdoctor.shims.rules.loops.found_rewrite import ELEMENT, KEPT, PLACES, PREFIX, VALUES, FoundLoops
 
 _PYTHONS_OWN = {"frozenset", "int", "len", "list", "range", "set", "sorted", "tuple"}
 """What the rewriting takes for Python's own functions."""
@@ -35,8 +36,11 @@ class FoundNumbers:
     @property
     def names(self) -> dict[str, Callable[..., Any]]:
         """What the names mean in the code."""
-        among, places = only_computes(lambda *given: self.among(*given)), only_computes(lambda *given: self.places(*given))
-        return {VALUES: among, PLACES: places, NUMBER: number_of, NUMBERS: numbers_in}
+        among, places = (
+            only_computes(lambda *given: self.among(*given)),
+            only_computes(lambda *given: self.places(*given)),
+        )
+        return {VALUES: among, PLACES: places, ELEMENT: number_of, KEPT: numbers_in}
 
     def among(self, tensor: Any, holders: Sequence[Any], most: int | None) -> list[Any]:
         """For each number from 0, below the length of each of `holders`, whether the tensor has it. The program asserts
@@ -150,7 +154,8 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
     numbers = FoundNumbers()
     with swap_code(changes, numbers.names):
         try:
-            yield call
+            with BRANCHES.apply(call) as given:
+                yield given
         finally:
             if numbers.refused:
                 raise NotApplicable(numbers.refused[0])
@@ -162,17 +167,19 @@ SHIM = Shim(
     soundness="precondition",
     enter=_enter,
     does=(
-        "How often Python runs `for expert in chosen.unique().tolist()`, or `for expert in counts.nonzero()`, depends on "
-        "values. Where the body indexes a list of modules, a parameter or the like by the number, or the places are "
+        "How often Python runs `for expert in chosen.unique().tolist()`, or `for expert in counts.nonzero()`, depends "
+        "on values. Where the body indexes a list of modules, a parameter or the like by the number, or the places are "
         "those in a tensor of a fixed size, all numbers that there may be are known. The loop goes over them in the "
-        "same order, with the condition around its body that the tensor has the number. That is a branch on a tensor's "
-        "value, of which `branch-as-where` makes a choice. The program computes the body for every number, also for "
-        "those that are not found, which are experts without a token. Not applicable where the loop is left by `break` "
+        "same order, with the condition around its body that the tensor has the number. Of that condition, and of "
+        "other branches on tensor values, a choice is made in the program, as `branch-as-where` does, by the same "
+        "rules. The program computes the body for every number, also for those that are not found: experts without a "
+        "token run on no rows, and what each step changes is copied. Not applicable where the loop is left by `break` "
         "or `return`, where its number is read behind it, or where the order of a set is not known."
     ),
     precondition=(
         "a tensor has no other numbers than those from 0 to below the length of what the loop's body indexes by them "
-        "(the program asserts it)"
+        "(the program asserts it); and the conditions of `branch-as-where`: the body can be computed for a number that "
+        "is not found"
     ),
     cures=(
         Cure(

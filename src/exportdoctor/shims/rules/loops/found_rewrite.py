@@ -1,4 +1,4 @@
-"""Rewrites loops over the numbers that a tensor has as loops over all that it may have, with a condition around the body.
+"""Rewrites loops over the numbers that a tensor has as loops over all that it may have, with a condition.
 
 `for e in best.unique().tolist(): body` becomes `for n in range(N): if found[n]: e = n; body`, where `found[n]` is
 whether `best` has the number n. N is the length of what the body indexes by the number, or of what `nonzero` looked at.
@@ -10,6 +10,7 @@ import ast
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from exportdoctor.shims.rules.code.made_code import call_of, load
 from exportdoctor.shims.rules.code.name_flow import OTHER_SCOPES, all_names, bound_names, is_name, stored_names
@@ -17,7 +18,7 @@ from exportdoctor.shims.rules.code.writes import writes_of
 
 PREFIX = "_found_"
 """How the names begin that rewritten code binds, and no other name in it may."""
-VALUES, PLACES, NUMBER, NUMBERS = (f"{PREFIX}{name}" for name in ("among", "places", "number", "numbers"))
+VALUES, PLACES, ELEMENT, KEPT = (f"{PREFIX}{name}" for name in ("among", "places", "number", "numbers"))
 """What rewritten code calls: which numbers a tensor has, at which places one is not zero, and a number as a tensor; and
 the name of a tensor that is kept."""
 _MOST_ORDERED = 8
@@ -162,7 +163,7 @@ class FoundLoops:
 
     def _loop(self, loop: ast.For) -> list[ast.stmt] | None:
         """The statements in place of the loop; None where it stays."""
-        named = self._binding(loop) if isinstance(loop.iter, ast.Name) else None
+        named = self._find_binding(loop) if isinstance(loop.iter, ast.Name) else None
         found = found_in(named.value if named is not None else loop.iter)
         if found is None:
             return None
@@ -195,7 +196,7 @@ class FoundLoops:
             return f"`{ast.unparse(loop.iter)}` is written into"
         return ""
 
-    def _binding(self, loop: ast.For) -> ast.Assign | None:
+    def _find_binding(self, loop: ast.For) -> ast.Assign | None:
         """The only statement that binds what the loop goes over, before it."""
         assert isinstance(loop.iter, ast.Name)
         name, every = loop.iter.id, [*ast.walk(self._function)]
@@ -253,7 +254,7 @@ class FoundLoops:
             made: list[ast.stmt] = [before]
         elif found.are_plain:  # the list is read here alone
             made = [ast.Assign([ast.Name(kept, ast.Store())], load(ast.unparse(loop.iter)))]
-            named.value = ast.copy_location(call_of(NUMBERS, found.tensor, ast.Constant(found.are_places)), named.value)
+            named.value = ast.copy_location(call_of(KEPT, found.tensor, ast.Constant(found.are_places)), named.value)
         else:  # the tensor that the loop goes over is there, and may have been written into
             made = []
             self._before[id(named)] = [ast.copy_location(before, named)]
@@ -268,7 +269,7 @@ class FoundLoops:
         made.append(ast.Assign([ast.Name(holds, ast.Store())], value))
         element: ast.expr = load(number)
         if not found.are_plain:
-            element = call_of(NUMBER, load(number), over, ast.Constant(found.dims - 1), ast.Constant(found.are_places))
+            element = call_of(ELEMENT, load(number), over, ast.Constant(found.dims - 1), ast.Constant(found.are_places))
         bind = ast.Assign([ast.Name(target, ast.Store())], element)
         body = [_AsNumbers(number, _number_forms(target, _every(body))).visit(one) for one in body]
         test = ast.Subscript(load(holds), load(number), ast.Load())
@@ -324,7 +325,7 @@ class _Replaced(ast.NodeTransformer):
     def __init__(self, old: ast.expr, new: ast.expr) -> None:
         self.old, self.new = old, new
 
-    def visit(self, node: ast.AST) -> ast.AST:
+    def visit(self, node: ast.AST) -> Any:
         return self.new if node is self.old else self.generic_visit(node)
 
 
@@ -343,7 +344,7 @@ def _is_bound(name: ast.Name) -> bool:
 
 
 def _without_continue(body: Sequence[ast.stmt]) -> list[ast.stmt] | None:
-    """The body with what follows `if condition: continue` under the other condition; None where it is left otherwise."""
+    """The body, what follows `if condition: continue` under the other condition; None where it is left otherwise."""
     made: list[ast.stmt] = []
     for place, one in enumerate(body):
         match one:
