@@ -48,7 +48,7 @@ def test_the_program_answers_as_eager_whatever_is_found(make: type[nn.Module]) -
     torch.manual_seed(0)
     module = make()
     call = _call(module)
-    with pytest.raises(Exception, match=r"data-dependent|Could not (guard|extract)"):
+    with pytest.raises(Exception, match=r"data-dependent|Could not (guard|extract)|unhashable"):
         export_program(call)
     _compare(_program(call), module)
 

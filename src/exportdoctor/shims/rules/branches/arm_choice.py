@@ -156,7 +156,7 @@ class ArmChoices(ObservedRewrite):
             may_be_where = of_size and not known.refuses and not unseen and not _is_traced_by_dynamo()
             found = self._by_cond(branch, chosen, then, other, before, known, must=not may_be_where)
             if found is not _NOTHING:
-                return self._without_assertions(branch, condition, asserted, found, by_cond=True)
+                return self._without_assertions(branch, condition, asserted, found)
         if known is not None and len(known.arms) == 2 and _is_traced_by_dynamo() and not _writes_copies(then, other):
             return _merge(chosen, then(*before), other(*before))  # dynamo lets nothing be watched
         watches = [watch_arm(self.codes, calls=known is None, nothing=of_size) for _ in range(2)]
@@ -165,24 +165,27 @@ class ArmChoices(ObservedRewrite):
             if any(watch.refuses or (known is None and watch.finds) for watch in watches):
                 raise self._refuse(branch, "no eager run came there" if known is None else "it is not sure that places "
                                    "which it looks up are in range for all sizes")  # fmt: skip
-            self._without_assertions(branch, condition, asserted, None)
+            self._without_assertions(branch, condition, asserted, None, finds=any(watch.finds for watch in watches))
             found = _merge(chosen, *results)
         except RefusesNothing as error:
             if error.watch not in watches:
                 raise  # for a branch around this one
             found = self._by_cond(branch, chosen, then, other, before, known or _Branch())
-            return self._without_assertions(branch, condition, asserted, found, by_cond=True)
+            return self._without_assertions(branch, condition, asserted, found)
         except Unmergeable:
+            if known is not None and known.finds:
+                found = self._by_cond(branch, chosen, then, other, before, known)
+                return self._without_assertions(branch, condition, asserted, found)
             return self._as_before(condition, then, other, before, asked)
         self._remember(watches, results, found)
         return found
 
     def _without_assertions(
-        self, branch: str, condition: Any, asserted: int, found: Any, *, by_cond: bool = False
+        self, branch: str, condition: Any, asserted: int, found: Any, *, finds: bool = False
     ) -> Any:
-        """`found`; raises NotApplicable where torch asserts more on sizes than before the arms ran, taken or not. What
-        an arm of torch.cond needs is its own where the condition is on no size."""
-        if count_assertions(condition) != asserted and not (by_cond and _is_tensor(condition)):
+        """`found`; raises NotApplicable where torch asserts more on sizes than before the arms ran, taken or not: where
+        the condition is on a size, or an arm that `finds` something is no arm of torch.cond."""
+        if count_assertions(condition) != asserted and (finds or not _is_tensor(condition)):
             why = f"torch asserts for the whole program what an arm of {branch} needs of the sizes of what was found"
             raise self.refuse(why)
         return found
