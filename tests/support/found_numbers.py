@@ -147,6 +147,21 @@ class Skipping(Experts):
         return out
 
 
+class Guarded(Experts):
+    """With a shortcut that is never taken."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights, best = self.choose(x)
+        out = torch.zeros_like(x)
+        for e in best.unique().tolist():  # type: ignore[no-untyped-call]
+            expert = self.experts[e]
+            rows, slot = torch.where(best == e)
+            if rows.numel() == 0:
+                continue
+            out.index_add_(0, rows, expert(x[rows]) * weights[rows, slot, None])
+        return out
+
+
 class Batched(Experts):
     """Of a batch of sequences, by a method of its own."""
 
@@ -178,6 +193,6 @@ class Scaling(nn.Module):
 
 
 SHIMMED = (
-    UniqueList, UniqueTensor, UniqueBefore, HitPlaces, HitNumbers, Counted, SortedSet, PlainSet, Skipping, Batched,
+    UniqueList, UniqueTensor, UniqueBefore, HitPlaces, HitNumbers, Counted, SortedSet, PlainSet, Skipping, Guarded, Batched,
     Scaling,
 )  # fmt: skip

@@ -159,7 +159,8 @@ class ArmChoices(ObservedRewrite):
                 return self._without_assertions(branch, condition, asserted, found)
         if known is not None and len(known.arms) == 2 and _is_traced_by_dynamo() and not _writes_copies(then, other):
             return _merge(chosen, then(*before), other(*before))  # dynamo lets nothing be watched
-        watches = [watch_arm(self.codes, calls=known is None, nothing=of_size) for _ in range(2)]
+        around = self._places_around()
+        watches = [watch_arm(self.codes, calls=known is None, nothing=of_size, places=around) for _ in range(2)]
         try:
             results = [self._run(watch, arm, before) for watch, arm in zip(watches, (then, other), strict=True)]
             if any(watch.refuses or (known is None and watch.finds) for watch in watches):
@@ -189,6 +190,10 @@ class ArmChoices(ObservedRewrite):
             why = f"torch asserts for the whole program what an arm of {branch} needs of the sizes of what was found"
             raise self.refuse(why)
         return found
+
+    def _places_around(self) -> Any:
+        """Those that the arm around has found; None where there is no arm around, or it is one of torch.cond."""
+        return self.watches[-1].places if self.watches and self.watches[-1] is not None else None
 
     def _run(self, watch: Any, arm: Callable[..., Any], before: tuple[Any, ...]) -> Any:
         self.watches.append(watch)
@@ -327,7 +332,7 @@ class ArmChoices(ObservedRewrite):
 
     def _observe(self, branch: str, condition: Any, then: Any, other: Any, before: tuple[Any, ...]) -> Any:
         known, results = self.branches.setdefault(branch, _Branch()), []
-        watches = [watch_arm(self.codes, calls=True) for _ in range(2)]
+        watches = [watch_arm(self.codes, calls=True, places=self._places_around()) for _ in range(2)]
         for arm, watch in zip((then, other), watches, strict=True):
             try:
                 results.append(self._run(watch, arm, before))

@@ -62,12 +62,14 @@ class RefusesNothing(Exception):
         self.watch = watch
 
 
-def watch_arm(codes: Collection[CodeType], *, calls: bool, nothing: bool = False) -> Any:
+def watch_arm(
+    codes: Collection[CodeType], *, calls: bool, nothing: bool = False, places: FoundPlaces | None = None
+) -> Any:
     """Its `run(arm, before)` gives the arm's result, and raises Unmergeable for an arm that leaves something behind: it
     writes into a tensor that is older, or calls code of the user's, none of `codes`, that does more than compute
     (looked for if `calls`). `refuses` then says whether a function may refuse values, `finds` whether one looks up
-    places that were found, which refuses none. Behind such a one, and with `nothing` anywhere, it raises RefusesNothing
-    before an arm calls what may refuse that nothing was found."""
+    places that were found, in the arm or, as `places` knows, before it: that refuses none. Behind such a one, and with
+    `nothing` anywhere, it raises RefusesNothing before an arm calls what may refuse that nothing was found."""
     import torch
     from torch.overrides import TorchFunctionMode
 
@@ -84,7 +86,7 @@ def watch_arm(codes: Collection[CodeType], *, calls: bool, nothing: bool = False
             self.copied: list[int] = []  # storages of which the arm writes into a copy
             self.copies: list[int] = []
             self.reached: set[int] = set()
-            self.places = FoundPlaces()
+            self.places = places or FoundPlaces()
 
         def run(self, arm: Callable[..., Any], before: tuple[Any, ...]) -> Any:
             containers = _containers_of(arm, before)
