@@ -193,6 +193,6 @@ class Scaling(nn.Module):
 
 
 SHIMMED = (
-    UniqueList, UniqueTensor, UniqueBefore, HitPlaces, HitNumbers, Counted, SortedSet, PlainSet, Skipping, Guarded, Batched,
-    Scaling,
+    UniqueList, UniqueTensor, UniqueBefore, HitPlaces, HitNumbers, Counted, SortedSet, PlainSet, Skipping, Guarded,
+    Batched, Scaling,
 )  # fmt: skip
