@@ -8,6 +8,7 @@ import json
 import marshal
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -575,6 +576,22 @@ def test_a_fault_of_our_own_is_one_line_and_a_log(capsys: pytest.CaptureFixture[
     log = Path(line.rpartition("Traceback: ")[2].strip())
     assert log.is_relative_to(tmp_path / "home")
     assert "1 / 0" in log.read_text()
+
+
+@pytest.mark.slow
+def test_after_a_run_that_cannot_be_kept_no_command_about_it_is_proposed(tmp_path: Path) -> None:
+    """`explain F1` was, and answered that the run has no findings."""
+    (tmp_path / "gate.py").write_text(
+        "import torch\nclass Gate(torch.nn.Module):\n    def forward(self, x):\n"
+        "        return x if x.sum() > 0 else -x\ndef build():\n    return Gate(), (torch.ones(3),)\n"
+    )
+    scan = f"{shlex.quote(sys.executable)} -m exportdoctor scan gate.py:build --no-cure -q --out kept"
+    for limit, proposed in (("", True), ("ulimit -f 16; ", False)):
+        done = subprocess.run(["bash", "-c", limit + scan], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert "F1  Gate.forward" in done.stdout, done.stderr
+        assert ("exportdoctor explain F1" in done.stdout) is proposed
+        assert ("events.jsonl cannot be written: File too large" in done.stderr) is not proposed
+        shutil.rmtree(tmp_path / "kept")
 
 
 def test_what_click_takes_for_the_end_of_a_prompt_is_no_interruption(capsys: pytest.CaptureFixture[str]) -> None:

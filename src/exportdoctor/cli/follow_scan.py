@@ -81,14 +81,13 @@ def _progress_for(stream: TextIO, *, quiet: bool) -> Progress:
 
 
 def print_result(state: RunState, path: Path | None, *, output: OutputOptions) -> None:
-    """The report on stdout; on stderr the run's folder, if it was saved."""
+    """The report on stdout; on stderr the run's folder, if it was saved. No command tells more of one that was not."""
     report = state.report()
     style = style_of(sys.stdout)
     difference = output.check.difference(state)
     known = frozenset(one.id for one in report.findings if difference is not None and difference.knows(one))
-    write_out(
-        render(report, output.form, style, known=known) + (render_end(report, style) if output.form == "text" else "")
-    )
+    further = render_end(report, style) if output.form == "text" and path is not None else ""
+    write_out(render(report, output.form, style, known=known) + further)
     if output.form == "github" and (summary := os.environ.get("GITHUB_STEP_SUMMARY")):
         beside = baseline_lines(difference, accept=ACCEPT) if difference is not None else ()
         with open(summary, "a", encoding="utf-8") as file:
