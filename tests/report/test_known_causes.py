@@ -476,6 +476,13 @@ Suggested fixes:
   n = Dim('n', min=4)"""
 
 
+EXCLUDES_TWO = (
+    "Constraints violated (n)!\n  - Not all values of n = L['x'].size()[0] in the specified range satisfy the generated "
+    "guard ((-1) + L['x'].size()[0]) != 1."
+)
+AND_MORE = EXCLUDES_TWO + "\n  - You marked n as dynamic"
+
+
 def test_a_method_draws_what_the_function_draws() -> None:
     one, other = (torch.Generator().manual_seed(0) for _ in range(2))
     assert torch.equal(torch.randn(3, generator=one), torch.empty(3).normal_(generator=other))
@@ -520,6 +527,9 @@ def test_a_method_draws_what_the_function_draws() -> None:
          "Write `torch.tensor([w, h], dtype=torch.get_default_dtype())` in place of"),
         ("data_dependent_value", "Could not extract specialized integer from data-dependent expression u0",
          "n = torch.LongTensor([found])", "Write `torch.tensor([found], dtype=torch.int64)` in place of"),
+        ("dynamic_dim_specialised", EXCLUDES_TWO, "tail = y[1:]", "`n = Dim('n', min=3)`"),
+        ("dynamic_dim_specialised", AND_MORE, "tail = y[1:]", "that size, or export"),
+        ("dynamic_dim_specialised", EXCLUDES_TWO.replace("!= 1", "!= 9"), "tail = y[1:]", "that size, or export"),
         ("dynamic_dim_specialised", FIXED_BEHIND_RANGE, "c = build(x)", "Make the code independent of that size"),
         ("translate", "expected compiled_fn to be GraphModule, got <class 'function'>", "", "that share no memory"),
     ],

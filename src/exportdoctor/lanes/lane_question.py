@@ -63,9 +63,7 @@ def finding_question(run: StoredRun, finding: Finding, packages: Collection[str]
     words = (target_again(run).ref, "--part", finding.part, *build.flags)
     issues = tuple(issue.id for issue in finding.known_issues if not issue.elsewhere)
     numbers = finding.exception.type in (NUMBERS_DIFFER, SIZES_REFUSED)
-    whole = scan_question(
-        finding.id, part, (*words, *option_words(_without_cures(options))), finding.part, wanted, numbers=numbers
-    )
+    whole = scan_question(finding.id, part, (*words, *_words_of(options)), finding.part, wanted, numbers=numbers)
     if finding.exception.type not in KIND_OF_OUR_EXCEPTION and (script := _script_of(run, finding, packages)):
         ask: Ask = lambda lane, again: ask_script(script, lane, keep=True, again=again)  # noqa: E731
         small = LaneQuestion(finding.id, f"the script of {finding.id}", wanted, ask, whole.small, script)
@@ -76,14 +74,17 @@ def finding_question(run: StoredRun, finding: Finding, packages: Collection[str]
     others = [name for name in finding.modules if name not in ("", finding.module)]
     about = f"submodule {finding.module} of {part}" + (f", and {len(others)} that fail like it" if others else "")
     modules = (word for name in (finding.module, *others) for word in ("--module", name))
-    words += option_words(_without_cures(msgspec.structs.replace(options, modules=())))
+    words += _words_of(msgspec.structs.replace(options, modules=()))
     small = scan_question(finding.id, about, (*words, *modules), finding.part, wanted)
     return _with_measurements(small._replace(whole=whole.small), issues)
 
 
-def _without_cures(options: ScanOptions) -> ScanOptions:
-    """The options of the scan that found it, without those that say how shims are searched."""
-    return msgspec.structs.replace(options, cure=True, alternatives=True, allow=(), shim_files=(), use_cache=True)
+def _words_of(options: ScanOptions) -> tuple[str, ...]:
+    """The options of the scan that found it, without those that say how shims are searched and how many jobs it had."""
+    asked = msgspec.structs.replace(options, cure=True, alternatives=True, allow=(), shim_files=(), use_cache=True)
+    words = option_words(asked)
+    jobs = words.index("--jobs")
+    return (*words[:jobs], *words[jobs + 2 :])
 
 
 def _with_measurements(question: LaneQuestion, issues: tuple[str, ...]) -> LaneQuestion:

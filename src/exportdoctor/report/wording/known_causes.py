@@ -194,7 +194,10 @@ def _is_of_several(message: str) -> bool:
 def _least_sizes(message: str) -> list[str]:
     """The least size of each violated dimension, where the guards leave out some of the smallest alone. The example,
     which they take, has no size below 2."""
-    found = {name: least_size(mine, int, start=2) for name, mine in guards_of_sizes(message).items()}
+    guards = guards_of_sizes(message)
+    if sum(map(len, guards.values())) != sum(line.startswith("  - ") for line in message.splitlines()):
+        return []
+    found = {name: least_size(mine, int, start=2) for name, mine in guards.items()}
     if {*found} != {*dims_in(message)} or not all(least is not None and least <= 3 for least in found.values()):
         return []
     return [f"{name} = Dim('{name}', min={least})" for name, least in found.items()]
