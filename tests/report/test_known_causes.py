@@ -477,8 +477,8 @@ Suggested fixes:
 
 
 EXCLUDES_TWO = (
-    "Constraints violated (n)!\n  - Not all values of n = L['x'].size()[0] in the specified range satisfy the generated "
-    "guard ((-1) + L['x'].size()[0]) != 1."
+    "Constraints violated (n)!\n  - Not all values of n = L['x'].size()[0] in the specified range satisfy the "
+    "generated guard ((-1) + L['x'].size()[0]) != 1."
 )
 AND_MORE = EXCLUDES_TWO + "\n  - You marked n as dynamic"
 
