@@ -143,6 +143,10 @@ async def test_tools_answer_from_a_stored_run_and_write_nowhere_else(tmp_path: P
         assert any("Next: " in line for line in found["story"])
         cured, _ = await ask(client, "cure")
         assert cured["full"]["shims"]
+        commands = [each for each in cured["full"]["sentences"] if "exportdoctor export" in each]
+        home = f"EXPORTDOCTOR_HOME={named / '.exportdoctor'} exportdoctor export "
+        assert commands
+        assert all(home in each for each in commands)
         explained, _ = await ask(client, "explain", name="vmap")
         assert "```diff" in explained["result"]
         for output in (
@@ -174,6 +178,16 @@ async def test_tools_answer_from_a_stored_run_and_write_nowhere_else(tmp_path: P
             unknown = next(name for name in given if name not in ("name", "target"))
             assert answer is None, tool
             assert f"{tool} has no argument {unknown}. It has: " in error
+        wrong: list[tuple[dict[str, Any], str]] = [
+            ({}, "scan: target: field required"),
+            ({"target": "t", "to": "tflite"}, "scan: to: input should"),
+            ({"target": 5}, "and 5 was given"),
+        ]
+        for given, said in wrong:
+            answer, error = await ask(client, "scan", **given)
+            assert answer is None
+            assert said in error
+            assert "\n" not in error
         answer, error = await ask(client, "scan", target=f"--out={other}/x", weights=f"--out={other}/y")
         assert answer is None
         assert "x" in error
