@@ -170,6 +170,7 @@ def build(): return Both(), (torch.zeros(3),)
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_baseline_keeps_what_was_not_scanned_and_knows_a_file_by_any_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

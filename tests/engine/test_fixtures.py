@@ -24,7 +24,17 @@ from scanning import events_of
 FIXTURES = sorted(p for p in (Path(__file__).parents[2] / "fixtures").glob("*.py") if not p.stem.startswith("_"))
 QUICK = {"if_tensor", "segfault"}
 """A failure and a crash that `make quick` looks at, too: the way from a worker's attempt to a finding."""
-SCANS = [pytest.param(path, marks=() if path.stem in QUICK else pytest.mark.slow) for path in FIXTURES]
+_LONG = {"hang", "long_loop", "memory_eater"}
+"""Those that wait, in `make long`."""
+
+
+def _marks_of(fixture: str) -> list[pytest.MarkDecorator]:
+    if fixture in QUICK:
+        return []
+    return [pytest.mark.slow, pytest.mark.long] if fixture in _LONG else [pytest.mark.slow]
+
+
+SCANS = [pytest.param(path, marks=_marks_of(path.stem)) for path in FIXTURES]
 # How a fixture is scanned where the defaults would wait for a minute, fill the machine or not see it
 LIMITS: dict[str, dict[str, Any]] = {
     "hang": {"timeout": 4.0},

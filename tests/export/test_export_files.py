@@ -662,6 +662,7 @@ def test_a_users_shim_is_found_by_the_commands_that_the_scan_prints(tmp_path: Pa
     assert (tmp_path / "model.pt2").read_bytes() == before
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_state_that_is_no_cache_of_keys_and_values_is_no_pair(tmp_path: Path) -> None:
     """It ended as a bug of exportdoctor's."""
