@@ -22,6 +22,7 @@ from exportdoctor.core.protocol.sensitivity import LayerCost, SensitivityRequest
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.report.canvas import Style
 from exportdoctor.report.result_tables import RESULT_FORMS, render_sensitivity, sensitivity_files
+from exportdoctor.report.wording.sensitivities import SATURATES
 from exportdoctor.worker.sensitivity.calibration import read_sets
 from exportdoctor.worker.sensitivity.measure import relative_error
 from exportdoctor.worker.sensitivity.quantisers import quiet_quantiser
@@ -67,7 +68,7 @@ def measure(path: Path, **how: Any) -> SensitivityResult:
 @pytest.mark.parametrize("to", ["int8", "w8a8"])
 def test_sums_that_saturate_are_told_where_the_processor_has_no_wide_ones(tmp_path: Path, to: str) -> None:
     flags = Path("/proc/cpuinfo").read_text() if platform.machine() == "x86_64" else "vnni"
-    narrow = to == "int8" and "vnni" not in flags
+    narrow = "vnni" not in flags
     found = measure(write_file(torch.nn.Linear(8, 4), torch.randn(2, 8), tmp_path / "small.onnx"), to=to)
     assert found.made >= 0
     assert any("saturate" in note for note in found.notes) == narrow
@@ -376,7 +377,8 @@ def test_transposed_convolutions_are_layers_and_given_sets_fit_positional_inputs
     found = find_sensitivity(request, lambda _: None)
     assert {one.name for one in found.layers} == {"conv", "up", "head"}
     assert found.layers[0].name == "up" or to == "w8a8"
-    assert found.made == pytest.approx(found.proved, rel=0.1)
+    # on a processor whose sums saturate the file that is made errs more than what was measured, which is told
+    assert found.made == pytest.approx(found.proved, rel=0.1) or SATURATES in found.notes
     (said,) = (note for note in found.notes if "quantize_static(" in note)
     assert "'ConvTranspose'" in said
     assert "it lowers Gather" in said

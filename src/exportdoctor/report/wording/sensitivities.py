@@ -11,8 +11,9 @@ from exportdoctor.report.wording.formatting import count, under_shims
 NO_QUANTISER = "No quantiser of ONNX Runtime makes files of this dtype; the errors are those of values that were cast."
 MADE_SETS = "The input sets were made, not measured from use: give yours with --calibration."
 SATURATES = (
-    "Sums of uint8 times int8 saturate at 16 bits in ONNX Runtime on this processor (x86 without VNNI): the "
-    "quantiser's own file may cost more here than elsewhere; reduce_range=True of quantize_static avoids it."
+    "Sums of uint8 times int8 saturate at 16 bits in ONNX Runtime on this processor (x86 without VNNI), where it makes "
+    "int8 activations uint8: the quantiser's own file may cost more here than elsewhere; reduce_range=True of "
+    "quantize_static avoids it."
 )
 NO_FLOATS = "There is no floating-point output, so what a layer costs cannot be measured"
 NO_FLOATS_HINT = "Return the floating-point numbers that the outputs are made of as well"
