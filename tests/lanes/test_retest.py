@@ -156,6 +156,17 @@ def test_all_modules_of_a_finding_that_were_asked_are_asked_again(tmp_path: Path
     assert question.small(here(), False).cell(question.wanted).state == "same failure"
 
 
+@pytest.mark.parametrize(("kind", "same"), [("SlowExport", True), ("HeavyExport", True), ("NumbersDiffer", False)])
+def test_what_an_export_costs_is_the_same_failure_whatever_was_measured(kind: str, same: bool) -> None:
+    """A busy machine spent most of the time on something else, and it was another failure."""
+    one, other = (
+        FailureName(exception=f"exportdoctor.{kind}", message=f"It takes {seconds} s. {where}")
+        for seconds, where in ((7.5, "47% of it went to recording of operators"), (9.1, "51% of it went to guards"))
+    )
+    assert one.is_same(other) is same
+    assert not one.is_same(msgspec.structs.replace(one, exception="exportdoctor.Other"))
+
+
 @pytest.mark.long
 def test_a_run_is_asked_again_about_its_own_file_from_any_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

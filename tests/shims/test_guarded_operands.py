@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from textwrap import indent
 from typing import Any
 
 import pytest
 import torch
 
 from agreeing_programs import assert_agrees, chosen_program, drawn_rows
-from written_modules import net_of
+from written_modules import net_with_forward
 
 HEAD = "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
 CONDITIONS = {
@@ -33,7 +32,7 @@ CONDITIONS = {
 
 def module_of(condition: str, folder: Path) -> Any:
     body = f"f = x[x[:, 0] > 0.5]\nif {condition}: x = x * 2\nreturn x"
-    return net_of(HEAD + indent(body, " " * 8) + "\n", folder / "net.py")
+    return net_with_forward(HEAD, body, folder)
 
 
 @pytest.mark.slow

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from textwrap import dedent, indent
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +11,7 @@ from agreeing_programs import assert_agrees, chosen_program, drawn_rows
 from exportdoctor.shims import ExportCall
 from exportdoctor.shims.rules.code.asked_lines import SizedByValues, asked_lines
 from exportdoctor.shims.rules.code.followed_numbers import FollowedNumbers
-from written_modules import net_of
+from written_modules import net_with_forward
 
 HEAD = """import torch
 from torch import nn
@@ -53,20 +51,16 @@ CHOSEN = {
 }
 
 
-def module_of(body: str, folder: Path) -> Any:
-    return net_of(HEAD + indent(dedent(body).strip(), " " * 8) + "\n", folder / "net.py")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("body", CHOSEN.values(), ids=CHOSEN.keys())
 def test_the_program_gives_what_eager_gives(body: str, tmp_path: Path) -> None:
-    module = module_of(body, tmp_path)
+    module = net_with_forward(HEAD, body, tmp_path)
     assert_agrees(chosen_program(module), module, [drawn_rows(seed) for seed in range(16)])
 
 
 def test_lines_that_only_reckon_or_repeat_are_not_asked(tmp_path: Path) -> None:
     body = "f, n = self.counted(x)\nm = n > 1\nwhile n < 0: n = n + 1\nreturn x if n else x * 2"
-    module = module_of(body, tmp_path)
+    module = net_with_forward(HEAD, body, tmp_path)
     call = ExportCall(module=module, args=(torch.ones(2, 4),))
     lines = {function.__qualname__: found for function, found in asked_lines(call, sizes=SizedByValues()).items()}
     assert lines["Net.forward"] == {len(HEAD.splitlines()) + 4}

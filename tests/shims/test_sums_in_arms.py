@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from textwrap import dedent, indent
-from typing import Any
 
 import pytest
 
 from agreeing_programs import assert_agrees, chosen_program, drawn_rows
-from written_modules import net_of
+from written_modules import net_with_forward
 
 HEAD = "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
 CHOSEN = {
@@ -57,21 +55,17 @@ REFUSED = {
 }
 
 
-def module_of(body: str, folder: Path) -> Any:
-    return net_of(HEAD + indent(dedent(body).strip(), " " * 8) + "\n", folder / "net.py")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("body", CHOSEN.values(), ids=CHOSEN.keys())
 def test_the_program_gives_what_eager_gives(body: str, tmp_path: Path) -> None:
-    module = module_of(body, tmp_path)
+    module = net_with_forward(HEAD, body, tmp_path)
     assert_agrees(chosen_program(module, least=3), module, [drawn_rows(seed, least=3) for seed in range(16)])
 
 
 @pytest.mark.parametrize("body", REFUSED.values(), ids=REFUSED.keys())
 def test_what_is_no_sum_of_its_own_is_refused(body: str, tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"written into|data-dependent"):
-        chosen_program(module_of(body, tmp_path), least=3)
+        chosen_program(net_with_forward(HEAD, body, tmp_path), least=3)
 
 
 def drawn_body(seed: int) -> str:
@@ -95,5 +89,5 @@ def drawn_body(seed: int) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_drawn_sums_are_those_of_eager(seed: int, tmp_path: Path) -> None:
-    module = module_of(drawn_body(seed), tmp_path)
+    module = net_with_forward(HEAD, drawn_body(seed), tmp_path)
     assert_agrees(chosen_program(module, least=3), module, [drawn_rows(one, least=3) for one in range(12)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from textwrap import dedent, indent
 
 import torch
 from torch import nn
@@ -21,3 +22,8 @@ def net_of(text: str, path: Path) -> nn.Module:
     torch.manual_seed(0)
     found: nn.Module = made.Net().eval()
     return found
+
+
+def net_with_forward(head: str, body: str, folder: Path) -> nn.Module:
+    """An instance of the class `Net` of `head`, which ends with the line of its forward, and these statements."""
+    return net_of(head + indent(dedent(body).strip(), " " * 8) + "\n", folder / "net.py")

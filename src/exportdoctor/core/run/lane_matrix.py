@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from exportdoctor.core.failure.kinds import HEAVY_EXPORT, SLOW_EXPORT
 from exportdoctor.core.failure.messages import first_line, without_names
 
 CellState = Literal["same failure", "other failure", "passes", "unknown"]
@@ -29,12 +30,16 @@ class FailureName(msgspec.Struct, frozen=True, kw_only=True):
     stack: tuple[StackLine, ...] = ()
 
     def is_same(self, other: FailureName) -> bool:
-        """Whether it is the same failure, though versions differ: modules move, names and numbers change."""
+        """Whether it is the same failure, though versions differ: modules move, names and numbers change.
+
+        What an export costs is measured: its message says how much, and on what most of it went, which vary.
+        """
         return self._identity == other._identity
 
     @property
     def _identity(self) -> tuple[str, str]:
-        return self.exception.rpartition(".")[2], without_names(self.message)
+        measured = self.exception in (SLOW_EXPORT, HEAVY_EXPORT)
+        return self.exception.rpartition(".")[2], "" if measured else without_names(self.message)
 
     @property
     def line(self) -> str:
