@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from exportdoctor.core.records.size_domain import SizeAxis, SizeDomain
 from exportdoctor.report.wording.size_domains import axis_rows, sizes_in_words
@@ -25,6 +26,7 @@ from exportdoctor.worker.domain.size_rules import describe_sizes, ends_by_runs, 
 from exportdoctor.worker.domain.size_trials import DomainSearch
 from exportdoctor.worker.domain.sized_inputs import Place
 from exportdoctor.worker.prove.input_set import InputSet
+from exportdoctor.worker.prove.masked_positions import ignores_zeros
 
 pytestmark = pytest.mark.slow
 
@@ -181,6 +183,45 @@ def _searched(names: list[str], sizes: tuple[int, int, int]) -> tuple[DomainSear
     search.plan()
     search.ask_eager(InputSet(title="", kind="example", calls=(), results=()))
     return search, search.finish()
+
+
+class Attends(nn.Module):
+    """Rows by what of them is seen. Those of which nothing is seen get what another kernel may give otherwise."""
+
+    def __init__(self, unseen: float) -> None:
+        super().__init__()
+        self.unseen = unseen
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        seen = mask[..., None].to(x.dtype)
+        mean = (x * seen).sum(1, keepdim=True) / seen.sum(1, keepdim=True).clamp(min=1)
+        return x + torch.where(mask.any(1)[:, None, None], mean, self.unseen)
+
+
+def test_a_size_at_which_everything_is_masked_is_not_called_right() -> None:
+    """Nothing is compared there: one row with its flags exchanged."""
+    rows = {0: torch.export.Dim("rows")}
+    args = (torch.randn(3, 5, 2), torch.ones(3, 5, dtype=torch.bool))
+    part = BuiltPart(
+        name="default",
+        title="",
+        module=Attends(0.0),
+        prefix="",
+        args=args,
+        kwargs={},
+        dynamic_shapes=(rows, rows),
+        axes={"rows": ("x[0]", "mask[0]")},
+    )
+    call = call_for_part(part)
+    assert ignores_zeros(part.module, (args, {}), "[0][1]")
+    search = make_search(part, call, export_program(call), None)
+    search.eager = Attends(1.0)
+    search.plan()
+    search.ask_eager(InputSet(title="", kind="example", calls=(), results=(), mask_path="[0][1]"))
+    domain = search.finish()
+    assert {trial.inputs for trial in domain.trials} >= {"rows 1", "rows 4"}
+    assert not any("exchanged" in trial.inputs for trial in domain.trials)
+    assert any("rows 1, zeros and ones exchanged: outputs at masked positions" in note for note in domain.notes)
 
 
 def _answer(run: Callable[[Inputs], Any], inputs: Inputs) -> torch.Tensor | None:
