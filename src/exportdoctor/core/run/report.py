@@ -156,12 +156,26 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
     false_equalities: tuple[FalseEquality, ...] = ()
 
 
+class SeenCure(msgspec.Struct, frozen=True, kw_only=True):
+    """Shims with which a part was seen to export before its run was cut off.
+
+    That is less than a prescription: the search for fewer shims, for alternatives and for a proof had not ended.
+    `compared`: its program gave eager's numbers on that many input sets, 0 where it has no values. `on_small_model`:
+    the part itself had not been asked with them.
+    """
+
+    shims: tuple[str, ...]
+    compared: int = 0
+    on_small_model: bool = False
+
+
 class PartRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One separately exported entry of the target. The verdict is of the submodules in `only`, where they alone were
     asked. `registered` are classes that are pytree nodes only while exportdoctor exports the part. `numbers` is there
     where the part exports as it is. `unnamed_inputs`: some go to forward's `*args`, or take no keyword.
     `lost_writes` names the buffers and inputs that the part writes into, and its ONNX file does not.
-    `is_random`: ONNX Runtime's numbers were not compared, as eager draws them at random."""
+    `is_random`: ONNX Runtime's numbers were not compared, as eager draws them at random. `seen_cure`: what a search for
+    a cure had found when the run was cut off."""
 
     name: str
     verdict: PartVerdict
@@ -180,6 +194,7 @@ class PartRecord(msgspec.Struct, frozen=True, kw_only=True):
     unnamed_inputs: bool = False
     lost_writes: tuple[str, ...] = ()
     is_random: bool = False
+    seen_cure: SeenCure | None = None
 
     @property
     def root_stages(self) -> dict[str, str]:

@@ -17,7 +17,16 @@ from exportdoctor.core.protocol.scan import SMALL_MODEL_SUFFIX, Captured, Module
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run import events as ev
-from exportdoctor.core.run.report import FAILING, ModuleRecord, ModuleStatus, PartRecord, Report, Stats, TargetRecord
+from exportdoctor.core.run.report import (
+    FAILING,
+    ModuleRecord,
+    ModuleStatus,
+    PartRecord,
+    Report,
+    SeenCure,
+    Stats,
+    TargetRecord,
+)
 
 
 @dataclass
@@ -29,6 +38,24 @@ class PartState:
     named: dict[str, dict[str, None]] = field(default_factory=dict)
     """The findings with which each submodule was judged to fail, in their order."""
     finished: ev.PartFinished | None = None
+    seen_cure: SeenCure | None = None
+    """The first set of shims with which its root was seen to pass, or fewer of these."""
+
+    def note_try(self, probe: Probe, outcome: Outcome) -> None:
+        """Keep what is known of a cure while it is sought."""
+        if not outcome.passed or not probe.shims or probe.to == "ground" or probe.fqn != self.captured.prefix:
+            return
+        numbers = sum(row.holds and not row.refused and not row.says_nothing for row in outcome.numbers)
+        small = probe.part.endswith(SMALL_MODEL_SUFFIX)
+        seen, known = SeenCure(shims=probe.shims, compared=numbers, on_small_model=small), self.seen_cure
+        if known is None or set(seen.shims) < set(known.shims):
+            self.seen_cure = seen
+        elif seen.shims == known.shims:
+            self.seen_cure = SeenCure(
+                shims=known.shims,
+                compared=max(known.compared, numbers),
+                on_small_model=known.on_small_model and small,
+            )
 
     def judge(self, event: ev.ModuleJudged) -> None:
         """Keep a verdict; one of a failure may come once for each of its findings."""
@@ -71,6 +98,7 @@ class PartState:
             numbers=done.numbers if done else None,
             lost_writes=done.lost_writes if done else (),
             is_random=done is not None and done.is_random,
+            seen_cure=None if done else self.seen_cure,
         )
 
     def _findings_of(self, fqn: str, findings: Mapping[str, Finding]) -> list[str]:
@@ -131,7 +159,9 @@ class RunState:
                 self.opened = opened
             case ev.PartCaptured(captured=captured):
                 old = self.parts.get(captured.part)
-                self.parts[captured.part] = PartState(captured, dict(old.judged) if old else {})
+                self.parts[captured.part] = PartState(
+                    captured, dict(old.judged) if old else {}, seen_cure=old.seen_cure if old else None
+                )
             case ev.ProbeStarted(probe=probe, pid=pid, at=at):
                 self.running[probe.id] = (probe, pid, at)
                 if probe.id in self.answered or probe.id in self.in_flight:
@@ -140,7 +170,10 @@ class RunState:
                 self.running.pop(probe.id, None)
                 self.answers[probe.id] = outcome
                 if probe.shims:
-                    self.shim_sets.add((probe.part.removesuffix(SMALL_MODEL_SUFFIX), probe.shims))
+                    part = probe.part.removesuffix(SMALL_MODEL_SUFFIX)
+                    self.shim_sets.add((part, probe.shims))
+                    if part in self.parts:
+                        self.parts[part].note_try(probe, outcome)
                 self.cached += cached
             case ev.ModuleJudged(part=part):
                 if part in self.parts:

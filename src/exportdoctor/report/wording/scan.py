@@ -11,7 +11,7 @@ from exportdoctor.core.protocol.scan import SMALL_MODEL_SUFFIX
 from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run import events as ev
-from exportdoctor.core.run.report import FAILING, FalseEquality, PartRecord, Report
+from exportdoctor.core.run.report import FAILING, FalseEquality, PartRecord, Report, SeenCure
 from exportdoctor.core.run.run_state import RunState
 from exportdoctor.report.wording.cures import numbers_of_pass
 from exportdoctor.report.wording.findings import culprit_line
@@ -78,7 +78,7 @@ def verdict(part: PartRecord, findings: int) -> str:
     if not part.complete:
         if not findings and any(module.status in FAILING for module in part.modules):
             return "fails; cut off before it was known which submodule is to blame"
-        return f"cut off, {finding_count(findings)} so far"
+        return f"cut off, {finding_count(findings)} so far{_seen_cure(part.seen_cure)}"
     if part.only:
         scanned = part.only[0] if len(part.only) == 1 else count(len(part.only), "submodule")
         return f"only {scanned}: {finding_count(findings) if findings else 'exports as is; numbers not compared'}"
@@ -91,6 +91,15 @@ def verdict(part: PartRecord, findings: int) -> str:
             return "unknown: see the notes"
         case _:
             return finding_count(findings) if findings else "fails"
+
+
+def _seen_cure(seen: SeenCure | None) -> str:
+    """What a search for a cure had found; empty if it had found nothing."""
+    if seen is None:
+        return ""
+    what = "its small model" if seen.on_small_model else "it"
+    compared = f", with eager's numbers on {count(seen.compared, 'input set')}" if seen.compared else ""
+    return f"; {what} exported with {'+'.join(seen.shims)}{compared}, and the search for a cure had not ended"
 
 
 def _later_stages(part: PartRecord) -> str:
