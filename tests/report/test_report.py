@@ -273,6 +273,14 @@ def test_junit_is_not_green_where_nothing_is_known_to_export() -> None:
     assert "the model is not there" in root.findall(".//error")[0].attrib["message"]
 
 
+@pytest.mark.parametrize("form", sorted(FORMS))
+def test_every_format_says_why_a_run_ended_with_an_error_and_none_that_nothing_fails(form: str) -> None:
+    refused = Report(run="r", target=TargetRecord(ref="m"), complete=False, error="the model is not there")
+    text = render(refused, form)
+    assert "the model is not there" in text
+    assert "No findings" not in text
+
+
 def test_sarif_names_no_file_where_the_code_was_given_as_text() -> None:
     """As in a Python that reads from stdin: the name `<stdin>` is no reference to anything."""
     report = qwen()

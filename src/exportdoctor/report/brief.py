@@ -43,7 +43,7 @@ class BriefFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BriefReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Verdicts, failures, and the commands that come next."""
+    """Verdicts, failures, and the commands that come next. `error` is why a run ended that has neither."""
 
     schema: str = "exportdoctor.brief/1"
     run: str
@@ -54,6 +54,7 @@ class BriefReport(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[BriefFinding, ...]
     notes: tuple[str, ...]
     next: tuple[str, ...]
+    error: str = ""
 
 
 def brief(report: Report) -> BriefReport:
@@ -69,13 +70,14 @@ def brief(report: Report) -> BriefReport:
         ),
         notes=report.notes,
         next=_next(report),
+        error=report.error,
     )
 
 
 def _next(report: Report) -> tuple[str, ...]:
     if not report.complete and not report.error and not report.target.in_memory:
         return (wording.resume_command(report.run),)
-    return tuple(command for command, _ in wording.next_commands(report))
+    return tuple(command for command, _ in wording.next_commands(report, run=report.run))
 
 
 def render(report: Report) -> str:

@@ -28,13 +28,20 @@ def render(report: Report, known: frozenset[str] = frozenset()) -> str:
     driver = {"name": "exportdoctor", "version": version("exportdoctor"), "rules": [_rule(kind) for kind in kinds]}
     run = {
         "tool": {"driver": driver},
-        "invocations": [{"executionSuccessful": report.complete}],
+        "invocations": [_invocation(report)],
         "originalUriBaseIds": {_ROOT: {"description": {"text": "the root of the repository that was checked"}}},
         "results": [
             _result(finding, kinds, report) | _state_in_baseline(finding.id in known) for finding in report.findings
         ],
     }
     return pretty({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}).decode()
+
+
+def _invocation(report: Report) -> dict[str, Any]:
+    """Whether the run came to its end, and why not."""
+    why = wording.cut_off_note(report)
+    said = {"toolExecutionNotifications": [{"level": "error", "message": {"text": why}}]} if why else {}
+    return {"executionSuccessful": report.complete, **said}
 
 
 def _rule(kind: FailureKind) -> dict[str, Any]:

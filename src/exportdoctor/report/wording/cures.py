@@ -347,13 +347,16 @@ def _refuses_sizes(part: PartRecord) -> bool:
     return proof is not None and bool(proof.refused) and not proof.refuses_values
 
 
-def next_commands(report: Report) -> tuple[tuple[str, str], ...]:
-    """The commands that come next, each with what it does; none for a run that was cut off, or of a Python session."""
+def next_commands(report: Report, *, run: str = "") -> tuple[tuple[str, str], ...]:
+    """The commands that come next, each with what it does; none for a run that was cut off, or of a Python session.
+
+    They are of the newest run, or of `run`, which they name then.
+    """
     if not report.complete or report.target.in_memory:
         return ()
     commands = []
     if report.findings:
-        first = report.findings[0].id
+        first = " ".join(filter(None, (run, report.findings[0].id)))
         commands.append((f"exportdoctor explain {first}", "why it fails, and how to rewrite the line"))
         if (locate := report.findings[0].locate) and not known_causes.step(report.findings[0]):
             commands.append((locate, "the node and the line where the numbers begin to differ, if there is one"))
@@ -367,7 +370,7 @@ def next_commands(report: Report) -> tuple[tuple[str, str], ...]:
             )
         commands.append((export_command(part, report), "write the program, and compare it with eager"))
     else:
-        commands.append(("exportdoctor tui", "browse the run"))
+        commands.append((" ".join(filter(None, ("exportdoctor tui", run))), "browse the run"))
     return tuple(commands)
 
 
