@@ -53,7 +53,9 @@ class ScanFinding(Finding, frozen=True, kw_only=True, dict=True):
         return wording.summary_lines(self._report())[0]
 
     def __str__(self) -> str:
-        return "\n".join((wording.title(self, self._report()), *(f"  {line}" for line in wording.story(self))))
+        return "\n".join(
+            (wording.title(self, self._report()), *(f"  {line}" for line in wording.story(self, self._report().run)))
+        )
 
     def explain(self, *, rewrites: bool = True) -> FindingExplanation:
         """Why it fails, and rewrites that work; those that fit its own line are tried in memory, unless `rewrites` is

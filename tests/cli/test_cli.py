@@ -126,6 +126,12 @@ def test_a_baseline_makes_only_new_failures_red(
     assert run([*words, "--fail-on", "new"]) == ExitCode.USAGE
     assert run([*words, "--baseline", str(file)]) == ExitCode.USAGE
     assert "there is no baseline" in capsys.readouterr().err
+    file.write_text('{"name": "webapp", "dependencies": {}}')  # a file of another kind is neither read nor written over
+    for more in ([], ["--update-baseline"]):
+        assert run([*words, "--baseline", str(file), *more]) == ExitCode.USAGE
+        assert "is no baseline: it names no schema" in capsys.readouterr().err
+    assert "webapp" in file.read_text()
+    file.unlink()
     assert run([*words, "--baseline", str(file), "--update-baseline"]) == ExitCode.EXPORTS
     assert run([*words, "--baseline", str(file)]) == ExitCode.EXPORTS
     assert run([*words, "--baseline", str(file), "--fail-on", "any"]) == ExitCode.FINDINGS

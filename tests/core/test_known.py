@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -316,3 +317,23 @@ def test_the_catalogue_is_read_only_when_it_is_asked() -> None:
     code = "import sys; from exportdoctor.core.failure import explanations, kinds, known_issues; "
     code += "assert not {'yaml', 'torch'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_no_workaround_compares_in_a_chain() -> None:
+    """`0 <= n <= size` takes the truth of `0 <= n`, which is a guard on a number that is read out of a tensor."""
+    chained = re.compile(r"torch\._check\([^()]*[<>]=?[^()]*[<>]=?[^()]*\)")
+    assert chained.search("torch._check(0 <= n <= size)")
+    assert not [issue.id for issue in known.load() if chained.search(issue.workaround)]
+
+
+@pytest.mark.slow
+def test_the_checks_that_a_slice_is_told_to_make_export() -> None:
+    class Rows(torch.nn.Module):
+        def forward(self, x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+            n = k.item()
+            torch._check(n >= 0)
+            torch._check(n <= x.shape[0])
+            return x.narrow(0, 0, n)
+
+    program = torch.export.export(Rows(), (torch.randn(6, 3), torch.tensor(3)))
+    assert program.module()(torch.ones(6, 3), torch.tensor(2)).shape == (2, 3)

@@ -104,3 +104,10 @@ def test_the_program_of_another_model_is_refused(tmp_path: Path) -> None:
         UsageError, match=r"other\.pt2 is no program of part default of r: it has the submodules tower\.0"
     ):
         render_overlay(report("default"), tmp_path / "other.pt2")
+
+
+def test_a_run_without_parts_says_why_it_has_none(program: Path) -> None:
+    report = Report(run="r", target=TargetRecord(ref="m"), complete=False, error="the model is not there")
+    with pytest.raises(UsageError, match="r has no parts") as raised:
+        render_overlay(report, program)
+    assert "the model is not there" in raised.value.hint

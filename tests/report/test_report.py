@@ -184,7 +184,7 @@ def test_text_fits_its_width_and_loses_nothing(case: str, width: int) -> None:
     assert max(map(len, text.splitlines())) <= width
     together = re.sub(r"\s+", "", text)
     for finding in report.findings:
-        for sentence in (wording.culprit_line(finding), *wording.story(finding)):
+        for sentence in (wording.culprit_line(finding), *wording.story(finding, report.run)):
             assert re.sub(r"\s+", "", sentence) in together
 
 

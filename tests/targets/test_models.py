@@ -263,6 +263,29 @@ def test_every_family_gets_inputs_that_eager_accepts(tmp_path: Path, name: str) 
     assert forms == (["with the experts implementation 'batched_mm'"] if name == "mixtral" else [])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changed", "what", "told"),
+    [
+        (
+            {"auto_map": {"AutoConfig": "configuration_x.XConfig", "AutoModelForCausalLM": "modeling_x.XForCausalLM"}},
+            "as transformers' own GPT2LMHeadModel",
+            "not run (modeling_x.XForCausalLM in auto_map)",
+        ),
+        ({"architectures": ["GPT2ForNothing"]}, "as transformers' own ", "has no GPT2ForNothing"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "without its quantization", "(gptq)"),
+    ],
+)
+def test_what_a_checkpoint_has_and_the_scanned_model_has_not_is_told(
+    tmp_path: Path, changed: dict[str, Any], what: str, told: str
+) -> None:
+    content = {"architectures": ["GPT2LMHeadModel"], **FAMILIES["gpt2"]}
+    assert built(write_config(tmp_path / "plain", content)).substitutions == ()
+    (found,) = built(write_config(tmp_path / "changed", content | changed)).substitutions
+    assert found.what.startswith(what)
+    assert told in found.because
+
+
 @pytest.mark.night
 @pytest.mark.parametrize("name", ["llama", pytest.param("gemma3", marks=pytest.mark.night)])
 def test_a_text_generator_decodes(tmp_path: Path, name: str) -> None:

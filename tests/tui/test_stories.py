@@ -405,7 +405,10 @@ async def test_a_repro_is_shown_and_copied_whole() -> None:
         await settled(pilot)
         await press(pilot, "n", "6")
         await shows(
-            pilot, "40 lines, needs only torch, verified: exportdoctor repro F2", "class Model(torch.nn.Module):"
+            pilot,
+            "40 lines, needs only torch, verified: exportdoctor repro",
+            "qwen2.5-vl-3b-sf F2",
+            "class Model(torch.nn.Module):",
         )
         selection = run_screen(app).selection
         assert selection is not None
@@ -783,6 +786,26 @@ def test_what_was_written_can_be_copied(tmp_path: Path) -> None:
     assert texts["The folder of the issue"] == f"{tmp_path}/bundles/F1"
     assert texts["The folder of this run"] == str(tmp_path)
     assert any(text.startswith("https://") for title, text in texts.items() if title.startswith("The address of"))
+
+
+def test_what_is_written_takes_no_name_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    view = view_of("qwen")
+    chosen = selected(view, "vision")
+
+    def written() -> list[str]:
+        titles = (command.title for command in available_commands(view, chosen))
+        return [title.rpartition("./")[2] for title in titles if "./" in title]
+
+    first = written()
+    assert first
+    for name in first:
+        (tmp_path / name).write_text("mine")
+    second = written()
+    assert [name.replace("-2.", ".") for name in second] == first
+    assert not set(first) & set(second)
+    (tmp_path / second[0]).symlink_to(tmp_path / "nowhere")
+    assert written()[0].partition(".")[0].endswith("-3") or "-3." in written()[0]
 
 
 @pytest.mark.slow

@@ -12,6 +12,8 @@ import msgspec
 import pytest
 import sympy  # type: ignore[import-untyped]
 import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
 from exportdoctor.cli.part_request import check_file, existing_file
@@ -30,7 +32,7 @@ from exportdoctor.worker.domain.condition_text import condition_text
 from exportdoctor.worker.domain.described_sizes import DescribedSize, find_described
 from exportdoctor.worker.domain.domain_server import find_domain
 from exportdoctor.worker.domain.part_search import make_search
-from exportdoctor.worker.domain.size_rules import describe_sizes, ends_by_runs, highest_size, takes
+from exportdoctor.worker.domain.size_rules import describe_sizes, ends_by_runs, highest_size, points_of, takes
 from exportdoctor.worker.domain.surrounded_memory import depends_on_other_memory
 from exportdoctor.worker.prove.input_set import InputSet
 
@@ -290,6 +292,25 @@ def test_of_a_program_with_inputs_that_are_made_of_others_the_sizes_that_it_take
     assert sizes_in_words(refusing) == f"{sizes_in_words(axis)}; refused where tried: 8"
 
 
+@pytest.mark.slow
+def test_a_later_stage_that_fails_is_told_beside_an_export_that_is_not_as_declared(tmp_path: Path) -> None:
+    """torch.onnx cannot translate `chunk` along a dimension that is open."""
+    (tmp_path / "halves_of.py").write_text(
+        "import torch\n\n\nclass Halves(torch.nn.Module):\n    def forward(self, x):\n"
+        "        one, other = x.chunk(2, 1)\n        return one * other\n\n\ndef make():\n"
+        "    sizes = {0: torch.export.Dim('batch'), 1: torch.export.Dim('width')}\n"
+        "    return Halves(), (torch.ones(2, 8),), {}, {'x': sizes}\n"
+    )
+    target = TargetRef(ref=f"{tmp_path / 'halves_of.py'}:make")
+    result = find_domain(DomainRequest(target=target, seconds=0.2), lambda _: None)
+    assert result.failure is not None
+    assert result.failure.stage == "export"
+    tried = {one.stage for trial in result.domain.trials for one in trial.answers}
+    assert (result.later_failure is None) == ("ONNX Runtime" in tried)
+    text = render_domain(result, "text", Style(width=200))
+    assert ("translate fails: " in text) == ("ONNX Runtime" not in tried)
+
+
 @pytest.mark.night
 def test_a_file_that_others_made_is_tried_beside_our_own(tmp_path: Path) -> None:
     built = runpy.run_path(str(FILE))["pairs"]()
@@ -404,6 +425,35 @@ def test_the_largest_size_below_a_bound_is_the_bound() -> None:
         assert highest_size(min(bound, 130), 130, range(bound + 1).__contains__) == bound
     assert highest_size(96, 130, lambda size: size <= 1000 and size % 32 == 0) == 992
     assert highest_size(130, 130, lambda size: True) is None
+
+
+@settings(deadline=None)
+@given(lowest=st.integers(0, 12), step=st.integers(1, 9), cycle=st.integers(0, 4), end=st.integers(30, 130))
+def test_the_size_that_only_an_end_refuses_is_tried(lowest: int, step: int, cycle: int, end: int) -> None:
+    """The size above the largest of a rule of multiples is refused for not being one."""
+    sizes = [size for size in range(lowest, 400, step) if not cycle or size % (step * cycle) != step or cycle == 1]
+    taken = [size for size in sizes if size <= end]
+    assume(len(taken) > 2)
+    axis = SizeAxis(name="n", example=taken[1], until=130)
+    rule = describe_sizes(axis, taken, taken[-1])
+    assume(not rule.only)
+    beyond = next(size for size in sizes if size > end)
+    endless = msgspec.structs.replace(rule, highest=None)
+    if takes(endless, beyond):
+        assert beyond in points_of(rule)
+
+
+def test_an_end_of_multiples_is_tried_at_the_next_multiple() -> None:
+    class Rows(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            torch._check(x.shape[0] <= 64)
+            return x.view(-1, 8).softmax(1)
+
+    domain = small_domain(Rows(), (torch.zeros(24),))
+    assert open_axes(domain)["x[0]"].startswith("multiples of 8 from 16 to 64")
+    beyond = next(one for one in domain.trials if one.inputs == "x[0] 72")
+    assert beyond.answers[0].outcome == "refuses"
+    assert "64" in domain.conditions[beyond.condition].text
 
 
 class Places(torch.nn.Module):

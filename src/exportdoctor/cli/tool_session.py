@@ -190,7 +190,7 @@ class ToolSession:
             "file": code.file or None,
             "line": code.line or None,
             "source": code.source or None,
-            "story": wording.story(found),
+            "story": wording.story(found, report.run),
             "frames": [
                 {"file": frame.file, "line": frame.line, "function": frame.function, "source": frame.source}
                 for frame in found.stack

@@ -30,7 +30,7 @@ def render(report: Report, known: frozenset[str] = frozenset()) -> str:
         counts = _counts(f"{report.target.ref} {part.name}", part.modules, part.seconds, [beside[part.name]], accepted)
         suite = SubElement(root, "testsuite", counts)
         for module in part.modules:
-            _add_case(suite, part, module, findings, accepted=id(module) in accepted)
+            _add_case(suite, part, module, findings, run=report.run, accepted=id(module) in accepted)
         _add_whole(suite, part.name, beside[part.name])
     if "" in beside:
         suite = SubElement(root, "testsuite", _counts(report.target.ref, (), 0.0, [beside[""]]))
@@ -81,7 +81,13 @@ def _counts(
 
 
 def _add_case(
-    suite: Element, part: PartRecord, module: ModuleRecord, findings: Mapping[str, Finding], *, accepted: bool
+    suite: Element,
+    part: PartRecord,
+    module: ModuleRecord,
+    findings: Mapping[str, Finding],
+    *,
+    run: str,
+    accepted: bool,
 ) -> None:
     name = _one_line(wording.module_name(module.fqn))
     owner = _one_line(f"{part.name}.{module.class_name}")
@@ -100,7 +106,7 @@ def _add_case(
         entry = SubElement(case, tag, {"message": said or words})
         if found:
             entry.set("type", ", ".join(dict.fromkeys(_one_line(finding.kind) for finding in found)))
-            entry.text = wording.plain("\n\n".join("\n".join(wording.story(finding)) for finding in found))
+            entry.text = wording.plain("\n\n".join("\n".join(wording.story(finding, run)) for finding in found))
 
 
 def _one_line(text: str) -> str:

@@ -63,6 +63,8 @@ def render_overlay(report: Report, program: Path, *, part: str | None = None) ->
 
 def _choose(report: Report, part: str | None) -> PartRecord:
     names = [one.name for one in report.parts]
+    if not names:
+        raise UsageError(f"{report.run} has no parts", hint=wording.cut_off_note(report) or "Scan again")
     if part is None and len(names) != 1:
         raise UsageError(f"{report.run} has {len(names)} parts", hint=f"Choose one with --part: {', '.join(names)}")
     found = next((one for one in report.parts if part in (None, one.name)), None)

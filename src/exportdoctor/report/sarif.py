@@ -81,7 +81,9 @@ def _result(finding: Finding, kinds: list[FailureKind], report: Report) -> dict[
         "ruleId": finding.kind,
         "ruleIndex": kinds.index(finding.kind),
         "level": level_of(finding, report),
-        "message": {"text": wording.plain("\n".join((wording.culprit_line(finding), *wording.story(finding))))},
+        "message": {
+            "text": wording.plain("\n".join((wording.culprit_line(finding), *wording.story(finding, report.run))))
+        },
         "locations": [location],
         **({"relatedLocations": [{"id": number, **one} for number, one in enumerate(related, 1)]} if related else {}),
         "partialFingerprints": {"exportdoctorSignature/1": _fingerprint(finding)},

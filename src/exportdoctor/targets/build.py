@@ -25,7 +25,13 @@ from exportdoctor.targets.model.experts import (
     other_experts_implementations,
     set_experts_implementation,
 )
-from exportdoctor.targets.model.model_class import dtype_argument, find_model_classes, load_config
+from exportdoctor.targets.model.model_class import (
+    dtype_argument,
+    find_model_classes,
+    left_out_code,
+    load_config,
+    quantization_method,
+)
 from exportdoctor.targets.model.weights import build_without_weights, fake_parameters, random_parameters
 from exportdoctor.targets.parts.decode import decode_part, prefill_part
 from exportdoctor.targets.parts.default_part import TRY_RANDOM, default_part
@@ -285,7 +291,7 @@ def _subject(
 ) -> tuple[ModelContext, tuple[Substitution, ...]]:
     """The model with its weights, what makes its floating inputs (fake ones beside fake weights), and its class.
 
-    Of the classes that fit the configuration, the first one that can be built.
+    Of the classes that fit the configuration, the first one that can be built. With it, what it is other than asked.
     """
     config = load_config(plan.config)
     first: TargetError | None = None
@@ -299,12 +305,24 @@ def _subject(
             others += [model_class.__name__] if first is not None else []
             first = first or error
             continue
-        return subject, (Substitution(f"as {model_class.__name__}", str(first)),) if first else ()
+        return subject, (
+            *_left_out(plan, subject.model),
+            *((Substitution(f"as {model_class.__name__}", str(first)),) if first else ()),
+        )
     assert first is not None, "find_model_classes yields at least one"
     if not others:
         raise first
     named = ", ".join(others[:_MOST_CLASSES_NAMED]) + (" and others" if len(others) > _MOST_CLASSES_NAMED else "")
     raise TargetError(f"{first.message}. Nor can it build {named}", hint=first.hint, stack=first.stack) from first
+
+
+def _left_out(plan: ConfigurationPlan, model: nn.Module) -> Iterator[Substitution]:
+    """What the checkpoint has and the model has not: its own code, its quantization."""
+    if why := left_out_code(plan.config):
+        yield Substitution(f"as transformers' own {type(model).__name__}", why)
+    if (method := quantization_method(plan.config)) and not getattr(model, "is_quantized", False):
+        why = f"quantization ({method}) is applied only where a checkpoint's weights are loaded, with --weights DIR"
+        yield Substitution("without its quantization", why)
 
 
 def _context(model_class: Any, config: Any, options: BuildOptions, *, without_values: bool) -> ModelContext:

@@ -5,6 +5,8 @@ Each is a process of its own, so that what it finds reaches the screen as events
 
 from __future__ import annotations
 
+import itertools
+import os
 import sys
 from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace
@@ -148,7 +150,7 @@ def _export(view: RunView, selection: Selection | None) -> Iterator[CommandLine]
     if part.verdict == "fails" or not part.complete:
         return
     for to in ("pt2", "onnx"):
-        out = f"{slug(view.target.ref)}-{part.name}.{to}"
+        out = _free_name(f"{slug(view.target.ref)}-{part.name}", f".{to}")
         yield CommandLine(
             title=f"Export {part.name} to ./{out}",
             argv=(*EXPORTDOCTOR, "export", started.target.ref, "--part", part.name, "--to", to, "-o", out,
@@ -210,18 +212,24 @@ def _compare(view: RunView, _selection: Selection | None) -> Iterator[CommandLin
 def _page(view: RunView, _selection: Selection | None) -> Iterator[CommandLine]:
     """The page to send."""
     if view.started is not None and view.status != "running":
-        out = f"{slug(view.target.ref)}.html"
+        out = _free_name(slug(view.target.ref), ".html")
         yield CommandLine(
             title=f"Write this run as a page to send: ./{out}",
             argv=(*EXPORTDOCTOR, "report", view.path, "--format", "html", "-o", out),
             done=str(Path(out).absolute()),
         )
-        text = f"{slug(view.target.ref)}.md"
+        text = _free_name(slug(view.target.ref), ".md")
         yield CommandLine(
             title=f"Write this run as Markdown: ./{text}",
             argv=(*EXPORTDOCTOR, "report", view.path, "--format", "md", "-o", text),
             done=str(Path(text).absolute()),
         )
+
+
+def _free_name(stem: str, suffix: str) -> str:
+    """A file of this name in the current folder, with a number if there is one already: nothing is written over."""
+    numbers = itertools.chain(("",), (f"-{number}" for number in itertools.count(2)))
+    return next(name for one in numbers if not os.path.lexists(name := f"{stem}{one}{suffix}"))
 
 
 def _build_options(options: BuildOptions, *only: str) -> Argv:

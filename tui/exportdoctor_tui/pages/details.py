@@ -125,7 +125,7 @@ def repro(selection: Selection) -> Content:
             ("Make it  ", "bold"), (f"exportdoctor repro {line(selection.view.run)} {finding.id}", "$text-accent"),
             ("\n         or here: a, then Make and verify the repro", "$foreground 75%"),
         )  # fmt: skip
-    head = Content.styled(line(wording.repro_line(finding)), "bold $text-accent")
+    head = Content.styled(line(wording.repro_line(finding, selection.view.run)), "bold $text-accent")
     try:
         text = selection.read(finding.repro.path)
     except OSError as error:

@@ -89,7 +89,7 @@ def _finding_lines(selection: Selection, finding: Finding) -> Iterator[Content]:
     elif finding.source:
         yield Content.styled("  " + line(finding.source), "$text-warning")
     yield _BLANK
-    first, *rest = wording.story(finding)
+    first, *rest = wording.story(finding, selection.view.run)
     yield Content.styled(line(first), "$text-error")
     for sentence in rest:
         if sentence.startswith("Log: "):  # a tab of its own

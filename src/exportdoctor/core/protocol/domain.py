@@ -27,13 +27,17 @@ class DomainRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DomainResult(Reply, frozen=True, kw_only=True, tag="domain"):
-    """The domain of one part or file. `failure`: a stage that could not be made, or the export as declared."""
+    """The domain of one part or file. `failure`: a stage that could not be made, or the export as declared.
+
+    `later_failure` is that of a stage of what was exported where sizes are not as declared.
+    """
 
     domain: SizeDomain
     target: str
     part: str = ""
     shims: tuple[str, ...] = ()
     failure: StageFailure | None = None
+    later_failure: StageFailure | None = None
     environment: dict[str, str] = msgspec.field(default_factory=dict)
 
 

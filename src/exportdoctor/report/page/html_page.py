@@ -162,7 +162,7 @@ def _show_finding(finding: Finding, report: Report, material: RunMaterial) -> _F
             for other in report.findings
             if other.id != finding.id and across_parts(other) == across_parts(finding)
         ),
-        story=tuple(each for each in wording.story(finding) if not each.startswith(_ELSEWHERE)),
+        story=tuple(each for each in wording.story(finding, report.run) if not each.startswith(_ELSEWHERE)),
         repeated=bool(wording.same_as_earlier(finding, report)),
         frames=tuple(
             (own, tuple((frame, _excerpt(frame, material, around=_AROUND)) if own else (frame, ()) for frame in frames))

@@ -174,11 +174,15 @@ def code_place(finding: Finding) -> str:
 def chapter(finding: Finding, report: Report) -> tuple[str, ...]:
     """A finding's story; a short one if an earlier finding is the same failure."""
     same = same_as_earlier(finding, report)
-    return (same, *_facts(("Repro", repro_line(finding)), ("Log", finding.log or ""))) if same else story(finding)
+    return (
+        (same, *_facts(("Repro", repro_line(finding, report.run)), ("Log", finding.log or "")))
+        if same
+        else story(finding, report.run)
+    )
 
 
-def story(finding: Finding) -> tuple[str, ...]:
-    """A finding in sentences: what was raised, why, where its symbols come from, what to do, what is known."""
+def story(finding: Finding, run: str = "") -> tuple[str, ...]:
+    """A finding of `run` in sentences: what was raised, why, where its symbols come from, what to do, what is known."""
     sentences = [
         exception_line(finding),
         root_cause(finding),
@@ -197,7 +201,7 @@ def story(finding: Finding) -> tuple[str, ...]:
     sentences += _facts(
         ("Known upstream", known_upstream(finding)),
         ("Shims tried", shim_results(finding.shims_tried)),
-        ("Repro", repro_line(finding)),
+        ("Repro", repro_line(finding, run)),
         ("Log", finding.log or ""),
     )
     return tuple(sentence for sentence in sentences if sentence)
@@ -416,11 +420,15 @@ def issue_advice(issue: KnownIssueRecord) -> str:
     return f"{issue_name(issue.link or issue.id)}{where}: {issue.workaround.strip()}"
 
 
-def repro_line(finding: Finding) -> str:
-    """The size and state of its repro script; empty where there is none."""
+def repro_line(finding: Finding, run: str = "") -> str:
+    """The size and state of its repro script, and the command that prints it; empty where there is none.
+
+    The command names the `run`, which need not be the newest when this is read.
+    """
     script = finding.repro
     if script is None:
         return ""
     needs = f"needs only {' and '.join(script.imports)}" if script.imports else "no imports"
     verified = "verified" if script.verified else "not verified"
-    return f"{count(script.lines, 'line')}, {needs}, {verified}: exportdoctor repro {finding.id}"
+    command = " ".join(filter(None, ("exportdoctor repro", run, finding.id)))
+    return f"{count(script.lines, 'line')}, {needs}, {verified}: {command}"

@@ -186,9 +186,8 @@ AXIS_HEADER = ("size", "which the program takes, others as in the example")
 
 
 def domain_failure(result: DomainResult) -> Iterator[str]:
-    """A stage that could not be made."""
-    if result.failure is not None:
-        one = result.failure
+    """The stages that could not be made."""
+    for one in filter(None, (result.failure, result.later_failure)):
         at = f" at {short_path(one.file)}:{one.line}" if one.file else ""
         what = "as declared, the part does not export" if one.stage == "export" else f"{one.stage} fails"
         yield f"{what}: {one.exception.rpartition('.')[2]}: {one.message}{at}"
@@ -401,4 +400,4 @@ def verdict(domain: SizeDomain) -> str:
         return "Nothing was tried."
     if _is_alone(domain):
         return NO_EAGER
-    return "Every stage gives eager's numbers or refuses, on both sides of each boundary."
+    return "Every stage above gives eager's numbers or refuses, on both sides of each boundary."

@@ -66,6 +66,34 @@ def _with_floats(value: Any) -> Any:
     return [_with_floats(one) for one in value] if isinstance(value, list) else value
 
 
+def left_out_code(content: dict[str, Any]) -> str:
+    """Why another class is built than the one that a config.json names; empty where transformers has that class.
+
+    A checkpoint may bring its own code, also for a model type that transformers knows. It is not run.
+    """
+    transformers = import_transformers()
+    given = content.get("architectures") or ()
+    names = [str(name) for name in (given if isinstance(given, list) else [given])]
+    own = content.get("auto_map")
+    listed = [str(value) for key, value in own.items() if "Model" in key] if isinstance(own, dict) else []
+    if listed:
+        return (
+            f"the checkpoint's own code is not run ({', '.join(listed)} in auto_map); give file.py:factory to scan it"
+        )
+    if names and not any(hasattr(transformers, name) for name in names):
+        return f"transformers {transformers.__version__} has no {' or '.join(names)}, which `architectures` names"
+    return ""
+
+
+def quantization_method(content: dict[str, Any]) -> str:
+    """How a config.json says that the checkpoint is quantized; empty if it is not."""
+    for one in (content, content.get("text_config")):
+        found = one.get("quantization_config") if isinstance(one, dict) else None
+        if found:
+            return str(found.get("quant_method") or "quantization_config") if isinstance(found, dict) else str(found)
+    return ""
+
+
 def find_model_classes(config: Any) -> Iterator[Any]:
     """The classes that can be built from the configuration, likeliest first. Raises TargetError if there is none.
 

@@ -69,12 +69,13 @@ def find_domain(request: DomainRequest, doing: Progress) -> DomainResult:
             found = input_sets(part, opened.plan, seconds=request.seconds, doing=doing)
             sets, chance = repeatable_sets(part, found)
         with part.prepare():
-            domain, failure = _of_part(part, shims, sets, Path(folder), request.against, doing)
+            domain, *failures = _of_part(part, shims, sets, Path(folder), request.against, doing)
     notes = (*substitutions(opened.built.substitutions), *filter(None, (chance,)))
     domain = msgspec.structs.replace(domain, notes=(*domain.notes, *notes))
     return DomainResult(
         domain=domain,
-        failure=failure,
+        failure=failures[0] or failures[1],
+        later_failure=failures[1] if failures[0] else None,
         target=request.target.ref,
         part=part.name,
         shims=request.shims,
@@ -89,7 +90,8 @@ def _of_part(
     folder: Path,
     against: str,
     doing: Progress,
-) -> tuple[SizeDomain, StageFailure | None]:
+) -> tuple[SizeDomain, StageFailure | None, StageFailure | None]:
+    """The domain, why the part does not export as declared, and why a later stage could not be made."""
     failure = None
     with watch_texts() as say_texts, apply_shims(shims, call_for_part(part)) as call:
         doing(f"exporting {part.name}")
@@ -102,7 +104,7 @@ def _of_part(
                 try:
                     program = export_program(replace(call, dynamic_shapes=_relax(call.dynamic_shapes)))
                 except Exception:  # nothing exports, not even with sizes left to torch: the first failure is told
-                    return SizeDomain(), failure
+                    return SizeDomain(), failure, None
                 # sizes that are computed from others by their declaration are not tied now
                 part = replace(part, axes={name: places for name, places in part.axes.items() if is_plain(name)})
         try:
@@ -110,7 +112,7 @@ def _of_part(
         except Exception as error:  # as where torch cannot write the code of a program's guards
             if own_fault(error):
                 raise
-            return SizeDomain(), describe_stage_failure("run", error, prefix=part.prefix)
+            return SizeDomain(), failure, describe_stage_failure("run", error, prefix=part.prefix)
         search.plan()
         others = [_given_stage(Path(against), program, call)] if against else []
         stages, trouble = _later_stages(program, call, folder, doing, part.prefix)
@@ -119,7 +121,7 @@ def _of_part(
     search.ask_eager(sets[0])
     with apply_shims(shims, call_for_part(part)):
         found = search.finish([one for one in sets[1:] if len(one.calls) == 1])
-    return msgspec.structs.replace(found, notes=(*found.notes, *filter(None, (say_texts(),)))), failure or trouble
+    return msgspec.structs.replace(found, notes=(*found.notes, *filter(None, (say_texts(),)))), failure, trouble
 
 
 def _names(part: BuiltPart) -> dict[int, str]:

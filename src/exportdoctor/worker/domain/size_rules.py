@@ -16,6 +16,7 @@ _EVALUATED = 130
 _MOST_EVALUATED = 4100
 _LARGEST_RUN = 2**13
 """The largest size at which a program is run to see whether it takes it."""
+_MOST_BEYOND = 3
 _NEAR = 128
 """Sizes that are looked at for one that passes, below a large one."""
 
@@ -107,10 +108,24 @@ def points_of(fact: SizeAxis) -> list[int]:
         for gap in (*fact.but[:2], *skipped[:1]):
             found |= {gap, gap + fact.step}
         if fact.highest is not None:
-            found |= {fact.highest, fact.highest + 1}
+            found |= {fact.highest, fact.highest + 1, *_next_beyond(fact, fact.highest)}
     else:
         found |= {fact.example - 1, 2 * fact.example}
     return sorted(size for size in found if size >= 0)
+
+
+def _next_beyond(fact: SizeAxis, highest: int) -> list[int]:
+    """The next sizes that the rule would take if it had no end: of multiples, one that only the end refuses.
+
+    More than one where there are gaps, by their longest sequence: which the next ones were is not known.
+    """
+    gaps, longest, length = frozenset(fact.but), 0, 0
+    for size in range(fact.lowest, highest, fact.step):
+        length = length + 1 if size in gaps else 0
+        longest = max(longest, length)
+    first = highest + fact.step
+    first = next((size for size in range(first, first + fact.cycle, fact.step) if not _is_skipped(fact, size)), first)
+    return [first + more * fact.step for more in range(min(longest, _MOST_BEYOND) + 1)]
 
 
 def takes(fact: SizeAxis, size: int) -> bool:
