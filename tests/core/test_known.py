@@ -330,7 +330,7 @@ def test_no_workaround_compares_in_a_chain() -> None:
 def test_the_checks_that_a_slice_is_told_to_make_export() -> None:
     class Rows(torch.nn.Module):
         def forward(self, x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-            n = k.item()
+            n: Any = k.item()
             torch._check(n >= 0)
             torch._check(n <= x.shape[0])
             return x.narrow(0, 0, n)
