@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from exportdoctor.core.protocol.domain import DomainResult
-from exportdoctor.core.protocol.numbers_ladder import LadderResult, LadderStage
+from exportdoctor.core.protocol.numbers_ladder import LadderResult, LadderStage, LadderValue
 from exportdoctor.core.protocol.sensitivity import SensitivityResult
 from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.core.records.size_domain import SizeDomain
-from exportdoctor.report.wording.ladder import ladder_cells, ladder_headline
+from exportdoctor.report.wording.ladder import ladder_cells, ladder_details, ladder_headline
 from exportdoctor.report.wording.sensitivities import sensitivity_headline
 from exportdoctor.report.wording.size_domains import domain_headline
 
@@ -34,3 +34,15 @@ def test_the_shims_with_which_a_program_was_exported_are_named() -> None:
     )
     assert all("with hoist + no-grad" in line for line in lines)
     assert "with" not in domain_headline(DomainResult(domain=SizeDomain(), target="m"))
+
+
+def test_rounding_counts_as_a_steps_own_error_and_is_told_where_nothing_else_explains_the_outputs() -> None:
+    """Story: a layer norm of large numbers, of which the table said 1e-07 and nothing was named."""
+    norm = LadderValue(name="norm", op="Norm", local=0.09, inherited=0.09, allowed=1e-5, excuse="rounding")
+    tie = LadderValue(name="best", op="TopK", local=3.0, inherited=3.0, allowed=0.0, excuse="tie")
+    wrong = Agreement(inputs="the example", max_abs=0.06, tolerance=1e-5)
+    for row, told in ((wrong, True), (Agreement(inputs="the example"), False)):
+        stage = LadderStage(name="ONNX", before="decomposed", rows=(row,), values=(norm, tie))
+        result = LadderResult(verdict="differs", stages=(stage,))
+        assert ladder_cells(result)[0][5] == "9.0e-02"
+        assert ("ONNX, norm (Norm): differs by rounding" in "\n".join(ladder_details(result))) is told

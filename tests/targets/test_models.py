@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from transformers import CLIPVisionConfig, CLIPVisionModel, PretrainedConfig
 from transformers.cache_utils import DynamicCache
 
-from exportdoctor.core.errors import NoPartError, TargetError, UsageError
+from exportdoctor.core.errors import NoPartError, TargetError, UnreadableCheckpointError, UsageError
 from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.targets import BuiltPart, BuiltTarget, build, resolve
 from exportdoctor.targets.eager import run_once
@@ -261,6 +261,31 @@ def test_every_family_gets_inputs_that_eager_accepts(tmp_path: Path, name: str) 
     assert model.weights == "fake"
     forms = [form.what for form in model.substitutions]
     assert forms == (["with the experts implementation 'batched_mm'"] if name == "mixtral" else [])
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_is_not_whole_is_no_fault_of_a_class(tmp_path: Path) -> None:
+    folder = write_config(tmp_path / "whole", FAMILIES["gpt2"])
+    save(built(folder, weights="random"), folder)
+    assert built(folder, weights=str(folder)).weights == "checkpoint"
+    file = folder / "model.safetensors"
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2])
+    with pytest.raises(UnreadableCheckpointError, match=r"Loading .* failed: SafetensorError") as told:
+        built(folder, weights=str(folder))
+    assert "Nor" not in told.value.message
+    assert "whole" in told.value.hint
+    assert not told.value.stack
+
+
+@pytest.mark.slow
+def test_values_that_fit_no_class_are_told_as_not_fitting(tmp_path: Path) -> None:
+    folder = write_config(tmp_path / "more", FAMILIES["gpt2"])
+    save(built(folder, weights="random"), folder)
+    file = folder / "model.safetensors"
+    save_file({**load_file(file), "foo.bar": torch.ones(2)}, file, metadata={"format": "pt"})
+    with pytest.raises(TargetError, match=r"no place for: foo\.bar\. Nor does it fit GPT2"):
+        built(folder, weights=str(folder))
 
 
 @pytest.mark.slow

@@ -53,6 +53,10 @@ class TargetError(ExportdoctorError):
         self.stack = stack
 
 
+class UnreadableCheckpointError(TargetError):
+    """A file of the checkpoint cannot be read, whatever the model."""
+
+
 class NoPartError(TargetError):
     """The model has no such part: it takes other inputs, or has no such submodule."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 import msgspec
 import psutil
 
-from exportdoctor.core.errors import MissingPackageError, NoPartError, TargetError
+from exportdoctor.core.errors import MissingPackageError, NoPartError, TargetError, UnreadableCheckpointError
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.targets.built import BuiltTarget, Substitution
 from exportdoctor.targets.configuration import ConfigurationPlan
@@ -299,7 +299,7 @@ def _subject(
     for model_class in find_model_classes(config):
         try:
             subject = _context(model_class, config, options, without_values=without_values)
-        except MissingPackageError:
+        except (MissingPackageError, UnreadableCheckpointError):
             raise
         except TargetError as error:
             others += [model_class.__name__] if first is not None else []
@@ -313,7 +313,8 @@ def _subject(
     if not others:
         raise first
     named = ", ".join(others[:_MOST_CLASSES_NAMED]) + (" and others" if len(others) > _MOST_CLASSES_NAMED else "")
-    raise TargetError(f"{first.message}. Nor can it build {named}", hint=first.hint, stack=first.stack) from first
+    nor = "Nor can it build" if find_checkpoint(options.weights) is None else "Nor does it fit"
+    raise TargetError(f"{first.message}. {nor} {named}", hint=first.hint, stack=first.stack) from first
 
 
 def _left_out(plan: ConfigurationPlan, model: nn.Module) -> Iterator[Substitution]:

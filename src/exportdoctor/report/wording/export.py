@@ -227,6 +227,12 @@ NO_OUTPUTS = "eager gives no output and changes nothing, and a wrong program cou
 GIVE_OTHER_INPUTS = "Give other inputs with --inputs, for which the forward gives numbers"
 
 
+def holds_nan(names: Sequence[str]) -> str:
+    """What is to be done about outputs that are NaN where the model holds NaN itself."""
+    more = f" and {count(len(names) - _MOST_NAMES, 'other value')}" if len(names) > _MOST_NAMES else ""
+    return f"The model itself holds NaN, in {', '.join(names[:_MOST_NAMES])}{more}: check its weights"
+
+
 def masked_positions(number: int) -> str:
     """Noted of outputs that differ at positions that eager ignores."""
     return f"outputs at {count(number, 'masked position')}{IGNORED}"

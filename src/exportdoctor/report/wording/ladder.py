@@ -33,10 +33,12 @@ _KINDS = {
     "weight": "a parameter or buffer with other values",
 }
 _UNTOLD = frozenset({"", "rounding", "unwritten"})
+_OWN_ERRORS = frozenset({"", "rounding"})
+"""What a step adds by itself; other values that differ are another choice, or say nothing."""
 _EXCUSES = {
     "tie": "another choice among equal values",
     "duplicates": "an index is written twice, and another of the values stays",
-    "rounding": "rounding: float64 is as far from one side as from the other",
+    "rounding": "differs by rounding: float64 is about as far from either side",
     "random": "a random number; the reference's was taken",
     "unwritten": "memory that nobody has written; what it holds says nothing",
 }
@@ -144,7 +146,7 @@ def ladder_cells(result: LadderResult) -> list[tuple[str, ...]]:
                 _number(max((row.max_abs for row in asked), default=0.0)),
                 f"{right} of {len(asked)} agree",
                 f"{len(one.values)}{f' of {len(one.values) + one.unmatched}' if one.unmatched else ''}",
-                _number(max((value.local for value in one.values if not value.excuse), default=0.0)),
+                _number(max((value.local for value in one.values if value.excuse in _OWN_ERRORS), default=0.0)),
                 _number(max((value.inherited for value in one.values), default=0.0)),
             )
         )
@@ -175,13 +177,19 @@ def ladder_details(result: LadderResult) -> Iterator[str]:
             at = f" at {stage.failure.file}:{stage.failure.line}" if stage.failure.file else ""
             yield f"{stage.name}: {stage.failure.exception.rpartition('.')[2]}: {stage.failure.message}{at}"
         yield from (f"{stage.name}, {line}" for line in _row_lines(stage, told))
-        for value in [one for one in stage.values if one.excuse not in _UNTOLD][:_MOST_TIES]:
+        unexplained = result.cause is None and not stage.holds
+        for value in [one for one in stage.values if _is_told(one, unexplained)][:_MOST_TIES]:
             yield f"{stage.name}, {value.name} ({value.op}){_place(value)}: {_EXCUSES[value.excuse]}"
         yield from (f"{stage.name}: {note}" for note in stage.notes)
     yield from result.notes
     if result.cause is None:
         made = any(stage.failure is None for stage in result.stages)
         yield _VERDICTS[result.verdict] if made else "No stage could be made, so nothing was compared."
+
+
+def _is_told(value: LadderValue, unexplained: bool) -> bool:
+    """Rounding is told where a stage has other numbers and nothing else explains them."""
+    return value.excuse not in _UNTOLD or (unexplained and value.excuse == "rounding")
 
 
 def _row_lines(stage: LadderStage, told: set[str]) -> Iterator[str]:

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from exportdoctor.core.errors import TargetError, UsageError
+from exportdoctor.core.errors import TargetError, UnreadableCheckpointError, UsageError
+from exportdoctor.core.exception_text import summary
 from exportdoctor.targets.eager import blame_target
 from exportdoctor.targets.model.model_class import dtype_argument
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 NO_CHECKPOINT = ("auto", "fake", "random")
 
+_BROKEN = "Check that its files are all there and whole, or download them again"
 _COMPLAINTS = (
     ("missing_keys", "has no values for"),
     ("mismatched_keys", "has other shapes for"),
@@ -58,16 +60,25 @@ def checkpoint_identity(weights: str) -> list[list[object]]:
 
 
 def load_checkpoint(model_class: Any, config: Any, *, folder: Path, dtype: torch.dtype | None) -> nn.Module:
-    """The model with the folder's weights, on the CPU; `None` keeps the checkpoint's own dtype."""
-    with blame_target(f"Loading {str(folder)!r} failed"):
-        model, info = model_class.from_pretrained(
-            str(folder),
-            config=config,
-            **dtype_argument(dtype or "auto"),
-            local_files_only=True,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-        )
+    """The model with the folder's weights, on the CPU; `None` keeps the checkpoint's own dtype.
+
+    Raises UnreadableCheckpointError where one of its files is not there or not whole.
+    """
+    from safetensors import SafetensorError
+
+    what = f"Loading {str(folder)!r} failed"
+    with blame_target(what):
+        try:
+            model, info = model_class.from_pretrained(
+                str(folder),
+                config=config,
+                **dtype_argument(dtype or "auto"),
+                local_files_only=True,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
+        except (OSError, SafetensorError) as error:
+            raise UnreadableCheckpointError(f"{what}: {summary(error)}", hint=_BROKEN) from error
     check_loaded(info, folder=folder)
     assert hasattr(model, "forward")
     return model  # type: ignore[no-any-return]

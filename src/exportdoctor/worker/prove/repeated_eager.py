@@ -3,6 +3,7 @@ does not. No program can be held to such an answer."""
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from exportdoctor.report.wording.export import (
     NO_OUTPUTS,
     OTHER_RANDOM_NUMBERS,
     RANDOM_EAGER,
+    holds_nan,
     left_out_by_chance,
     random_eager,
 )
@@ -75,7 +77,8 @@ def repeatable_sets(part: BuiltPart, sets: Sequence[InputSet]) -> tuple[tuple[In
     if asked[0][0]:
         raise TargetError(f"Nothing can be compared with eager: {asked[0][0]}", hint=FIX_CHANCE)
     if all(says_nothing(result.output) for result in sets[0].results):
-        raise TargetError(f"Nothing can be compared with eager: {NAN_OUTPUTS}", hint=GIVE_OTHER_INPUTS)
+        hint = holds_nan(names) if (names := _names_with_nan(part.module)) else GIVE_OTHER_INPUTS
+        raise TargetError(f"Nothing can be compared with eager: {NAN_OUTPUTS}", hint=hint)
     if all(map(does_nothing, sets[0].calls, sets[0].results)):
         raise TargetError(f"Nothing can be compared with eager: {NO_OUTPUTS}", hint=GIVE_OTHER_INPUTS)
     others = [(why, one.title) for why, one in asked if why]
@@ -83,6 +86,13 @@ def repeatable_sets(part: BuiltPart, sets: Sequence[InputSet]) -> tuple[tuple[In
     draws = DRAWS_IN_PYTHON if drew and uses_draws(lambda: run_calls(part.module, sets[0].calls * 2)) else ""
     notes = filter(None, (draws, _left_out(others)))
     return tuple(one for why, one in asked if not why), "; ".join(notes)
+
+
+def _names_with_nan(module: torch.nn.Module) -> list[str]:
+    """The parameters and buffers that hold NaN; a buffer may hold it on purpose, as a mask does."""
+    state = itertools.chain(module.named_parameters(), module.named_buffers())
+    floats = ((name, one) for name, one in state if one.is_floating_point() or one.is_complex())
+    return [name for name, one in floats if bool(one.isnan().any())]
 
 
 def refuse_random(part: BuiltPart, example: InputSet) -> None:
