@@ -250,6 +250,55 @@ def test_the_conversion_function_stands_in_the_file_of_the_shims(
         cure.convert(nn.Linear(2, 2), (torch.ones(1, 2),))
 
 
+def mask_bias(mask: torch.Tensor) -> torch.Tensor | None:
+    """What a library adds to scores: nothing where it sees that it need not, which it cannot while it is traced."""
+    if not torch.compiler.is_compiling() and bool(mask.all()):
+        return None
+    return torch.where(mask > 0, 0.0, -1.0)
+
+
+def places_of(table: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+    return torch.stack([table[: int(size)].sum() for size in sizes])
+
+
+class WithPadding(nn.Module):
+    """With padding another call reads values, too, whose arguments are inputs."""
+
+    def forward(self, x: torch.Tensor, sizes: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        bias = mask_bias(mask)
+        made = x + places_of(torch.arange(9.0), sizes)[:, None]
+        return made if bias is None else made + bias
+
+
+@pytest.mark.slow
+def test_inputs_are_converted_for_the_program_that_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Story: of batches with padding the file of the shims made inputs of another program, and each was refused."""
+    rows = [
+        (torch.randn(2, 3), torch.tensor([4, 2]), torch.ones(2, 3).long()),
+        (torch.randn(3, 3), torch.tensor([1, 7, 3]), torch.ones(3, 3).long()),
+        (torch.randn(3, 3), torch.tensor([5, 2, 8]), torch.tensor([[1, 1, 0], [1, 0, 0], [1, 1, 1]])),
+    ]
+    module, shapes = WithPadding(), (FREE, FREE, FREE)
+    more: list[Any] = [(rows[1], {})]
+    call = ExportCall(module=module, args=rows[0], dynamic_shapes=shapes, more_inputs=tuple(more))
+    with apply_shims([find("hoist")], call) as changed:
+        made = tuple(sorted(changed.made))
+        program = export_program(changed).module()
+    about = ModuleHeader(title="model", part="default", made_by="a test", versions={}, made=made)
+    (tmp_path / "shims_for_padded.py").write_text(shims_module([find("hoist")], about))
+    monkeypatch.syspath_prepend(tmp_path)
+    cure: Any = importlib.import_module("shims_for_padded")
+    for row in rows:
+        args, kwargs = cure.convert(module, row)
+        torch.testing.assert_close(program(*args, **kwargs), module(*row))
+        here = changed.convert((row, {}))[1]
+        assert {name: kwargs[name].tolist() for name in made} == {name: here[name].tolist() for name in made}
+    other = ModuleHeader(title="model", part="default", made_by="a test", versions={}, made=(*made, "more__0_0"))
+    (tmp_path / "shims_for_others.py").write_text(shims_module([find("hoist")], other))
+    with pytest.raises(ValueError, match=r"the program takes .*more__0_0"):
+        importlib.import_module("shims_for_others").convert(module, rows[0])
+
+
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(sorted(OPERATIONS)), max_size=5), st.booleans())

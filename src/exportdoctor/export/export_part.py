@@ -110,6 +110,7 @@ def _texts(
             imports=result.imports,
             classes=result.classes,
             sets=result.sets,
+            made=result.made,
             image_input=request.image_input,
             next_positions=result.needs_positions,
         )

@@ -70,7 +70,7 @@ def export(module, args=(), kwargs=None, *, dynamic_shapes=None, more_inputs=())
 
 def convert(module, args=(), kwargs=None, *, dynamic_shapes=None):
     """Inputs of the untouched module as inputs of the exported program: (args, kwargs)."""
-    call = ExportCall(module=module, args=tuple(args), kwargs=kwargs or {{}}, dynamic_shapes=dynamic_shapes{sets})
+    call = ExportCall(module=module, args=tuple(args), kwargs=kwargs or {{}}, dynamic_shapes=dynamic_shapes{known})
     with ExitStack() as stack:
         for name, enter in SHIMS.items():
             try:
@@ -78,7 +78,7 @@ def convert(module, args=(), kwargs=None, *, dynamic_shapes=None):
             except NotApplicable:  # it is about dynamic sizes, of which one call has none
                 if name in {changing!r}:  # the program takes what it makes
                     raise
-        return call.args, call.kwargs
+{check}        return call.args, call.kwargs
 '''
 
 _LOAD_TAIL = '''
@@ -129,9 +129,9 @@ def caches():
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModuleHeader:
     """The header of the module. `made_by` is the command, `versions` those of the proof, `program` the file that
-    was proved, `imports` and `classes` what must be imported and registered before that can be loaded, `sets` as in
-    ExportResult. With `image_input` it brings the module that makes patches of a plain image, with `next_positions` the
-    function that says where a generated token stands.
+    was proved, `imports` and `classes` what must be imported and registered before that can be loaded, `sets` and
+    `made` as in ExportResult. With `image_input` it brings the module that makes patches of a plain image, with
+    `next_positions` the function that says where a generated token stands.
     """
 
     title: str
@@ -143,6 +143,7 @@ class ModuleHeader:
     imports: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     sets: tuple[str, ...] = ()
+    made: tuple[str, ...] = ()
     image_input: bool = False
     next_positions: bool = False
 
@@ -170,9 +171,15 @@ def shims_module(shims: Sequence[Shim], about: ModuleHeader) -> str:
     for name in ("contextmanager", "ExitStack"):
         bundler.imports[name] = ("contextlib", name)
     changing = tuple(shim.id for shim in shims if shim.soundness == "signature")
-    sets = f", converts_for=frozenset({list(about.sets)!r})" if any(one.startswith("hoist") for one in changing) else ""
+    known = (
+        f", converts_for=frozenset({list(about.sets)!r})" if any(one.startswith("hoist") for one in changing) else ""
+    )
+    check = ""
+    if about.made:
+        known += f", converts_to=frozenset({list(about.made)!r})"
+        check = _checked(about.made)
     table = "\n".join(f'    "{name}": {text},' for name, text in entries)
-    tail = _TAIL.format(table=table, changing=changing, sets=sets)
+    tail = _TAIL.format(table=table, changing=changing, known=known, check=check)
     if about.program.endswith(".pt2"):
         opaque = tuple(shim.id for shim in shims if shim.soundness == "opaque")
         load = _LOAD_OPAQUE_TAIL if opaque else _LOAD_TAIL
@@ -196,6 +203,16 @@ def shims_module(shims: Sequence[Shim], about: ModuleHeader) -> str:
     text = "\n\n".join(parts) + "\n"
     compile(text, "<shims>", "exec")
     return text
+
+
+def _checked(made: Sequence[str]) -> str:
+    """Refuses inputs for which shims make other inputs than the program has."""
+    return (
+        f"        wanted = frozenset({list(made)!r})\n"
+        "        if call.made != wanted:\n"
+        "            made = sorted(call.made)\n"
+        '            raise ValueError(f"the program takes {sorted(wanted)}, and these inputs make {made}")\n'
+    )
 
 
 def _expression(bundler: SourceBundler, shim: Shim) -> str:

@@ -52,8 +52,9 @@ class ExportCall:
     `convert` turns inputs of the untouched module into inputs of the program that this call makes. It stays good after
     the shims are gone, so that the program can be compared with eager. `made` are the inputs that it computes, and
     `sets` the attributes that it sets for the example as it computes them. `converts_for` are those of the program for
-    which this call's arguments are converted; None where they are what is exported. `notes` say what shims took for
-    granted: on what the program hangs that no input shows.
+    which this call's arguments are converted; None where they are what is exported. `converts_to` are the `made` ones
+    of that program, None where they are not known: what is found for other inputs may be more. `notes` say what shims
+    took for granted: on what the program hangs that no input shows.
     """
 
     module: nn.Module
@@ -68,6 +69,7 @@ class ExportCall:
     made: frozenset[str] = frozenset()
     sets: frozenset[str] = frozenset()
     converts_for: frozenset[str] | None = None
+    converts_to: frozenset[str] | None = None
     notes: tuple[str, ...] = ()
 
     @property

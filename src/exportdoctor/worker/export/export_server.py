@@ -268,6 +268,7 @@ def _result(
         imports=tuple(sorted({name for made in found for name in made.imports})),
         classes=tuple(sorted({name for made in found for name in made.classes})),
         sets=tuple(sorted({name for made in found for name in made.sets})),
+        made=tuple(sorted({name for made in found for name in made.made})),
         environment=environment.versions(),
         weights=built.weights,
         device=built.device,

@@ -20,6 +20,7 @@ from exportdoctor.shims.rules.hoisting.hoisted_results import (
     describe_results,
     flatten,
     global_names,
+    input_stem,
     is_number_list,
 )  # fmt: skip
 from exportdoctor.shims.rules.hoisting.hoisted_state import ARGUMENTS
@@ -34,8 +35,8 @@ def find_hoisted_calls(call: ExportCall, name: str) -> tuple[HoistedCall, ...]:
     """The clean calls around the calls of the function of that qualified name.
 
     Without a name: around all code that reads values, those whose arguments are known, if there are such. Where
-    nothing follows from whole numbers alone, what follows from them and from weights. Raises NotApplicable where there
-    is none.
+    nothing follows from whole numbers alone, what follows from them and from weights. Where the inputs are converted
+    for a program, no call counts that makes none of its inputs. Raises NotApplicable where there is none.
     """
     try:
         return _find(call, name, weights=False)
@@ -114,13 +115,19 @@ def _choose(
         wanted = record.code.co_qualname == name or any(one.__code__ is record.code for one in blocks)
         if not (wanted if name else record.asks):
             continue
-        functions = _hoistable_around(records, record, classes)
+        functions = [pair for pair in _hoistable_around(records, record, classes) if _is_wanted(pair[0], call)]
         direct = [pair for pair in functions if _sources(pair[1], given, call) is not None]
         known.update({pair[1].place: pair for pair in direct[-1:]})
         found.update({pair[1].place: pair for pair in (direct or functions)[-1:]})
     if known and not name:
         found = known | {place: pair for place, pair in found.items() if pair[0] in blocks}
     return _number_calls(records, found)
+
+
+def _is_wanted(function: FunctionType, call: ExportCall) -> bool:
+    """Whether its result may be an input of the program for which inputs are converted."""
+    wanted, stem = call.converts_to, input_stem(function.__qualname__)
+    return wanted is None or any(name.startswith(stem) for name in wanted)
 
 
 def _hoistable_around(

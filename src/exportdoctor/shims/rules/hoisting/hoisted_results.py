@@ -48,10 +48,8 @@ class HoistedResult:
     @property
     def names(self) -> tuple[str, ...]:
         """The inputs that its result makes, by leaf; empty for one that makes none."""
-        stem = re.sub(r"\W+", "_", self.title.rpartition(".")[2]).strip("_")
-        return tuple(
-            "" if kind == "none" else f"{stem}__{self.number}_{place}" for place, kind in enumerate(self.leaves)
-        )
+        stem = f"{input_stem(self.title)}{self.number}"
+        return tuple("" if kind == "none" else f"{stem}_{place}" for place, kind in enumerate(self.leaves))
 
     def as_inputs(self, result: Any) -> dict[str, Any]:
         """A result as inputs of the program, which share no memory. Raises ValueError where it differs in what was
@@ -112,6 +110,11 @@ class HoistedCall(HoistedResult):
     outline: Outline | None = None
     unseen: frozenset[str] = frozenset()
     sets: frozenset[str] = frozenset()
+
+
+def input_stem(title: str) -> str:
+    """How the names of all inputs begin that calls of a function, or reads, make."""
+    return re.sub(r"\W+", "_", title.rpartition(".")[2]).strip("_") + "__"
 
 
 def global_names(outlines: Iterable[Outline]) -> dict[str, FunctionType]:
