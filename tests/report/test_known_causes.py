@@ -876,3 +876,17 @@ def test_a_view_is_advised_where_the_index_of_an_assignment_is_at_fault(
     exec(line, other)
     assert torch.equal(space["mask"], other["mask"])
     assert torch.equal(space["cache"], other["cache"])
+
+
+@pytest.mark.parametrize(("more", "told"), [("", True), (", self.steps", False)])
+def test_parameters_that_torch_itself_swaps_are_not_said_to_be_assigned(more: str, *, told: bool) -> None:
+    """Story: `nn.GRU` by itself under torch 2.9, of which "the forward assigns to an attribute" was said."""
+    message = (
+        f"The tensor attributes self._flat_weights[0], self._flat_weights[1]{more} were assigned during export. Such "
+        "attributes must be registered as buffers using the `register_buffer` API"
+    )
+    finding = msgspec.structs.replace(
+        WINDOWS, kind=FailureKind.ATTRIBUTE_MUTATION, exception=ExceptionRecord(type="ValueError", message=message)
+    )
+    assert ("the forward assigns nothing" in why(finding)) is told
+    assert ("inside of a module" in next_step(finding)) is told

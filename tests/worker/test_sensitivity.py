@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+import onnxruntime
 import pytest
 import torch
+from torch import nn
 
 from exportdoctor.cli.main import exportdoctor
 from exportdoctor.core.errors import TargetError, UsageError
@@ -25,7 +27,7 @@ from exportdoctor.report.result_tables import RESULT_FORMS, render_sensitivity, 
 from exportdoctor.report.wording.sensitivities import SATURATES
 from exportdoctor.worker.sensitivity.calibration import read_sets
 from exportdoctor.worker.sensitivity.measure import relative_error
-from exportdoctor.worker.sensitivity.quantisers import quiet_quantiser
+from exportdoctor.worker.sensitivity.quantisers import quiet_quantiser, without_round_trips, write_lowered
 from exportdoctor.worker.sensitivity.sensitivity_server import find_sensitivity
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "precision" / "outlier.py"
@@ -182,6 +184,44 @@ def test_every_precision_can_be_asked_for(to: Any, tmp_path: Path) -> None:
     assert (result.made >= 0) is (to != "bf16")
 
 
+class Normed(nn.Module):
+    """Its squares leave float16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.head = nn.Linear(8, 8), nn.Linear(8, 3)
+        with torch.no_grad():
+            self.up.weight.mul_(400)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h: torch.Tensor = self.up(x)
+        made: torch.Tensor = self.head(h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6))
+        return made
+
+
+@pytest.mark.slow
+def test_what_the_converter_makes_of_values_between_kept_nodes_is_told(tmp_path: Path) -> None:
+    """Story: the list was right, and of no use: what passes from one kept node to the next went through float16."""
+    x, path = torch.randn(5, 8), tmp_path / "normed.onnx"
+    torch.onnx.export(Normed().eval(), (x,), path, dynamo=True, verbose=False)
+    result = measure(path, to="fp16")
+    assert result.proved <= result.budget < result.made
+    (note,) = [one for one in result.notes if "give or take to float16 and back" in one]
+    assert float(note.rpartition(" ")[2]) <= result.budget
+
+    kept, made, repaired = result.kept_nodes, tmp_path / "made.onnx", tmp_path / "repaired.onnx"
+    with quiet_quantiser():
+        assert write_lowered(path, "fp16", (), made, exclude=kept)
+    assert without_round_trips(made, repaired)
+    rows = {"x": torch.randn(64, 8).numpy()[:5]}
+    exact, short, right = (
+        onnxruntime.InferenceSession(str(one), providers=["CPUExecutionProvider"]).run(None, rows)[0]
+        for one in (path, made, repaired)
+    )
+    assert relative_error(right, exact) <= result.budget < relative_error(short, exact)
+
+
 def test_inputs_that_cannot_be_guessed_are_asked_for_in_one_line(tmp_path: Path) -> None:
     from onnx import TensorProto, helper, save
 
@@ -233,6 +273,7 @@ def test_sets_are_read_from_each_kind_of_file(tmp_path: Path) -> None:
 
 STACK = """
 import torch
+from torch import nn
 
 
 class Stack(torch.nn.Module):
@@ -270,6 +311,7 @@ def test_layers_that_torchao_lowers_are_ranked_and_its_program_is_run(tmp_path: 
 
 COUNTING = """
 import torch
+from torch import nn
 
 
 class Twice(torch.nn.Module):

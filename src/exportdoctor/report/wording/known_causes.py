@@ -647,6 +647,16 @@ _CAUSES = (
         ),
     ),
     _Cause(
+        FailureKind.ATTRIBUTE_MUTATION,
+        r"^The tensor attributes? self\._flat_weights\[\d+\](?:, self\._flat_weights\[\d+\])* (?:was|were) assigned",
+        lambda *_: "Export it inside of a module whose forward calls it.",
+        lambda *_: (
+            "While torch.export traces, other tensors stand in the place of parameters, and a recurrent layer of torch "
+            "keeps a list of its own. Where the layer is exported by itself, this torch takes that list for assigned: "
+            "the forward assigns nothing."
+        ),
+    ),
+    _Cause(
         FailureKind.INPUT_MUTATION,
         LEAKED_CONSTANT,
         _of_the_line(line_advice.taken_from_data),

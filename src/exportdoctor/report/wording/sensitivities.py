@@ -179,6 +179,14 @@ def layer_text(result: SensitivityResult, one: LayerCost) -> str:
     return f"{one.name}: outputs {error_text(one.alone)}, its own {error_text(one.local)}{kept}"
 
 
+def round_trips(number: int, error: float) -> str:
+    """That the converter to float16 makes float16 of values that kept nodes give or take."""
+    return (
+        f"ONNX Runtime's converter casts {count(number, 'value')} that nodes to keep give or take to float16 and back, "
+        f"whatever the list; with the value before such a pair of Cast in its place, the error is {error_text(error)}"
+    )
+
+
 def unnamed_nodes(number: int) -> str:
     """That names in the lists are not those of the file."""
     return (

@@ -42,6 +42,7 @@ from exportdoctor.worker.sensitivity.quantisers import (
     read_lowered,
     save_model,
     static_call,
+    without_round_trips,
     write_lowered,
 )
 from exportdoctor.worker.sensitivity.switched_model import load_graph, switch_layers
@@ -250,25 +251,35 @@ def _run_made(
     folder: Path,
     outputs: Sequence[str],
 ) -> tuple[float, str]:
-    """The outputs' error of the file that the quantiser itself makes with this list; -1 with a note for none."""
-    import onnxruntime as ort
-
-    path = folder / "made.onnx"
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
+    """The outputs' error of the file that the quantiser itself makes with this list; -1 with a note for none. Where it
+    makes float16 of what passes between nodes to keep, the note says what that costs."""
+    path, note = folder / "made.onnx", ""
     try:
         if not write_lowered(plain, to, calibration, path, exclude=kept):
             return -1.0, wording.NO_QUANTISER
-        exact, lowered = (
-            ort.InferenceSession(str(one), options, providers=["CPUExecutionProvider"]) for one in (plain, path)
-        )
-        found = 0.0
-        for feed in proof:
-            pairs = zip(lowered.run(list(outputs), dict(feed)), exact.run(list(outputs), dict(feed)), strict=True)
-            found = max(found, *(relative_error(one, other) for one, other in pairs))
+        found = _error_of_file(path, plain, proof, outputs)
+        apart = folder / "kept_apart.onnx"
+        if to == "fp16" and kept and (number := without_round_trips(path, apart)):
+            note = wording.round_trips(number, _error_of_file(apart, plain, proof, outputs))
     except Exception as error:
         return -1.0, wording.not_made(f"{type(error).__name__}: {first_line(error, 200)}")
-    return min(found, LARGEST), ""
+    return found, note
+
+
+def _error_of_file(path: Path, plain: Path, proof: Sequence[Feed], outputs: Sequence[str]) -> float:
+    """How far the outputs of a file are from those of the plain one."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    exact, lowered = (
+        ort.InferenceSession(str(one), options, providers=["CPUExecutionProvider"]) for one in (plain, path)
+    )
+    found = 0.0
+    for feed in proof:
+        pairs = zip(lowered.run(list(outputs), dict(feed)), exact.run(list(outputs), dict(feed)), strict=True)
+        found = max(found, *(relative_error(one, other) for one, other in pairs))
+    return min(found, LARGEST)
 
 
 def _processor_notes(to: Lowering, made: float) -> tuple[str, ...]:
