@@ -585,6 +585,7 @@ def test_a_fault_of_our_own_is_one_line_and_a_log(capsys: pytest.CaptureFixture[
     assert "1 / 0" in log.read_text()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_after_a_run_that_cannot_be_kept_no_command_about_it_is_proposed(tmp_path: Path) -> None:
     """`explain F1` was, and answered that the run has no findings."""

@@ -220,6 +220,7 @@ def test_words_that_no_check_takes_fail_the_test(project: pytest.Pytester) -> No
     result.stdout.no_fnmatch_line("*broken:*")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_store_that_cannot_be_made_fails_no_test(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     (project.path / "home").write_text("a file")

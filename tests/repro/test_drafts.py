@@ -243,6 +243,7 @@ class Model(torch.nn.Module):
 """
 
 
+@pytest.mark.long
 def test_where_the_process_of_the_candidates_has_ended_it_is_said_how() -> None:
     with CandidateRunner() as runner, pytest.raises(WorkerLost, match=r"has ended \(SIGKILL\)"):
         runner.run("import os, signal\nos.kill(os.getppid(), signal.SIGKILL)")

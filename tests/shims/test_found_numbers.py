@@ -305,6 +305,7 @@ def test_small_numbers_are_in_their_order_in_a_set(numbers: list[int]) -> None:
         assert list(set(order)) == sorted(set(order))
 
 
+@pytest.mark.long
 def test_a_value_that_the_body_changes_is_gone_over_as_it_was() -> None:
     """In eager, under the shim alone."""
     torch.manual_seed(0)

@@ -569,6 +569,7 @@ def adds():
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_file_that_is_invalid_before_it_is_optimised_does_not_end_the_stages(tmp_path: Path) -> None:
     """The only command that the scan's finding named ended there: `Duplicate definition of name (mean)`."""
