@@ -26,6 +26,7 @@ from exportdoctor.report import FORMS, render, wording
 from exportdoctor.report.canvas import Style, wrap_words
 from exportdoctor.report.explanation_page import as_markdown, as_text, finding_blocks
 from exportdoctor.report.folded_tree import Row, condense, group_siblings, label, silent
+from exportdoctor.report.wording.formatting import beside_limit
 from exportdoctor.report.wording.rewrites import failed_rewrites
 from golden_files import assert_golden
 from synthetic import (
@@ -673,3 +674,11 @@ def test_a_form_of_a_rewrite_that_fails_is_not_told_where_another_form_works() -
     other = msgspec.structs.replace(fails, title="Branch on it")
     assert failed_rewrites((works, fails, other), ATTENTION) == failed_rewrites((other,), ATTENTION) != ()
     assert failed_rewrites((fails,), ATTENTION) != ()
+
+
+@given(st.floats(0, 1e6), st.floats(0, 1e6))
+def test_a_difference_beside_what_is_allowed_shows_which_is_larger(value: float, limit: float) -> None:
+    shown, allowed = map(float, beside_limit(value, limit))
+    assert (shown > allowed, shown < allowed) == (value > limit, value < limit)
+    assert beside_limit(1.3e-3, 1.26e-5) == ("1.3e-03", "1e-05")
+    assert beside_limit(1.6e-5, 1.5e-5) == ("1.60e-05", "1.50e-05")

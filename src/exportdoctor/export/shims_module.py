@@ -177,7 +177,7 @@ def shims_module(shims: Sequence[Shim], about: ModuleHeader) -> str:
     check = ""
     if about.made:
         known += f", converts_to=frozenset({list(about.made)!r})"
-        check = _checked(about.made)
+        check = _refusal_of_others(about.made)
     table = "\n".join(f'    "{name}": {text},' for name, text in entries)
     tail = _TAIL.format(table=table, changing=changing, known=known, check=check)
     if about.program.endswith(".pt2"):
@@ -205,7 +205,7 @@ def shims_module(shims: Sequence[Shim], about: ModuleHeader) -> str:
     return text
 
 
-def _checked(made: Sequence[str]) -> str:
+def _refusal_of_others(made: Sequence[str]) -> str:
     """Refuses inputs for which shims make other inputs than the program has."""
     return (
         f"        wanted = frozenset({list(made)!r})\n"

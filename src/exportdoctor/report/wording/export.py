@@ -23,7 +23,7 @@ from exportdoctor.core.protocol.export import (
 from exportdoctor.core.records.outcome import Agreement, Frame, Outcome
 from exportdoctor.core.records.size_domain import SizeDomain
 from exportdoctor.core.records.target import TargetRef
-from exportdoctor.report.wording.formatting import count, duration, file_size, weights_text
+from exportdoctor.report.wording.formatting import beside_limit, count, duration, file_size, weights_text
 from exportdoctor.report.wording.shim_tries import combined_rows, reasons_of_refusals, refused_sets
 from exportdoctor.report.wording.size_domains import IGNORED, axis_rows, boundary_lines
 
@@ -162,8 +162,9 @@ def _row(row: Agreement, width: int) -> str:
         return lead + row.trouble
     if row.tolerance == 0:  # integers
         return lead + ("same as eager" if row.holds else f"{row.max_abs:.0f} differ")
-    tolerance = f"tolerance {row.tolerance:.1e}"
-    return f"{lead}max |Δ| {_number(row.max_abs)}, relative {_number(row.max_rel)}, {tolerance}"
+    largest, allowed = beside_limit(row.max_abs, row.tolerance, of_limit=1)
+    largest = largest if 0 < row.max_abs <= _FINITE else _number(row.max_abs)
+    return f"{lead}max |Δ| {largest}, relative {_number(row.max_rel)}, tolerance {allowed}"
 
 
 AGREEMENT_HEADER = ("inputs", "compared with unpatched eager")
@@ -174,7 +175,10 @@ def agreement_cell(row: Agreement) -> str:
     """A comparison with eager, in a cell of a Markdown table."""
     if row.trouble:
         return row.trouble.replace("|", "\\|")
-    return f"largest difference {row.max_abs:.2g}, relative {row.max_rel:.2g}, tolerance {row.tolerance:.2g}"
+    largest, allowed = f"{row.max_abs:.2g}", f"{row.tolerance:.2g}"
+    if largest == allowed:
+        largest, allowed = beside_limit(row.max_abs, row.tolerance, of_limit=1)
+    return f"largest difference {largest}, relative {row.max_rel:.2g}, tolerance {allowed}"
 
 
 def numbers_differ(row: Agreement) -> str:
@@ -183,7 +187,7 @@ def numbers_differ(row: Agreement) -> str:
         return row.trouble
     if row.max_abs > _FINITE:
         return "an output is finite in eager or in the program only, in some places"
-    return f"an output differs from eager's by {row.max_abs:.1e}, {row.tolerance:.0e} is allowed"
+    return "an output differs from eager's by {}, {} is allowed".format(*beside_limit(row.max_abs, row.tolerance))
 
 
 NO_PROGRAM = "this exporter makes no program that torch.export could run"

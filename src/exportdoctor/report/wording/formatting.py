@@ -12,6 +12,7 @@ _STANDARD_LIBRARY = re.compile(r"^.*[/\\]lib[/\\]python3\.\d+[/\\]")
 _GITHUB = re.compile(r"^https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)$")
 _SHORT_ISSUE = re.compile(r"^([\w.-]+/[\w.-]+)#(\d+)$")
 _ASCII = str.maketrans({"✓": "+", "✗": "x", "·": "-", "…": "...", "Δ": "diff", "→": "->", "▶": ">"})
+_MOST_DIGITS = 17
 _UNITS = ("bytes", "KB", "MB", "GB")
 
 
@@ -38,6 +39,17 @@ def under_shims(shims: Sequence[str]) -> str:
 def finding_count(number: int) -> str:
     """`no findings`, `1 finding`, `2 findings`."""
     return count(number, "finding") if number else "no findings"
+
+
+def beside_limit(value: float, limit: float, *, digits: int = 1, of_limit: int = 0) -> tuple[str, str]:
+    """A difference and what is allowed of it, as `1.3e-05` and `1e-05`: with as many digits behind the point as show
+    which of the two is larger."""
+    for more in range(_MOST_DIGITS):
+        texts = f"{value:.{digits + more}e}", f"{limit:.{digits + more if more else of_limit}e}"
+        shown, allowed = map(float, texts)
+        if (shown > allowed, shown < allowed) == (value > limit, value < limit):
+            break
+    return texts
 
 
 def duration(seconds: float) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from exportdoctor.core.exception_text import summary
 from exportdoctor.core.protocol.numbers_ladder import LadderCause, LadderResult, LadderStage, LadderValue
-from exportdoctor.report.wording.formatting import count, under_shims, weights_text
+from exportdoctor.report.wording.formatting import beside_limit, count, under_shims, weights_text
 
 LOWER_DTYPE = "the file computes in a lower dtype than eager, and is held to what that allows"
 _FINITE = 1e300
@@ -46,7 +46,14 @@ _EXCUSES = {
 
 def value_differs(name: str, absolute: float, allowed: float, trouble: str) -> str:
     """What is wrong with a value of floating-point numbers, or of another shape or dtype."""
-    return f"{name} {trouble}" if trouble else f"{name} differs by {absolute:.2g}, where {allowed:.2g} is allowed"
+    return f"{name} {trouble}" if trouble else f"{name} differs by {allowed_in_words(absolute, allowed)}"
+
+
+def allowed_in_words(absolute: float, allowed: float) -> str:
+    """A difference that is too large, with what is allowed."""
+    texts = f"{absolute:.2g}", f"{allowed:.2g}"
+    texts = beside_limit(absolute, allowed, of_limit=1) if texts[0] == texts[1] else texts
+    return "{}, where {} is allowed".format(*texts)
 
 
 def elements_differ(name: str, number: int) -> str:

@@ -10,7 +10,7 @@ import msgspec
 from exportdoctor.core.failure.finding import ShimTry
 from exportdoctor.core.failure.messages import VIOLATED, first_line, summary_line, without_hints
 from exportdoctor.core.records.outcome import Agreement, Outcome, OutcomeStatus
-from exportdoctor.report.wording.formatting import count
+from exportdoctor.report.wording.formatting import beside_limit, count
 
 PART_ITSELF = "the part itself"
 ON_SMALL_MODEL = "a small model with random weights"
@@ -55,7 +55,8 @@ def try_note(outcome: Outcome) -> str:
     if wrong is not None:
         if wrong.says_nothing:
             return f"{NOTHING_TO_COMPARE}: {wrong.trouble}"
-        what = wrong.trouble or f"differs from eager by {wrong.max_abs:.1e} (tolerance {wrong.tolerance:.0e})"
+        numbers = beside_limit(wrong.max_abs, wrong.tolerance)
+        what = wrong.trouble or "differs from eager by {} (tolerance {})".format(*numbers)
         return f"exports, but on inputs {wrong.inputs}: {what}"
     if outcome.status.ended_the_process:
         return outcome.status.replace("_", " ")
@@ -176,7 +177,8 @@ def _how_it_differs(outcome: Outcome) -> str:
 
 def _wrong_row(row: Agreement) -> str:
     """On which inputs a program is wrong, and how."""
-    what = row.trouble or f"an output differs from eager's by {row.max_abs:.1e}, {row.tolerance:.0e} is allowed"
+    numbers = beside_limit(row.max_abs, row.tolerance)
+    what = row.trouble or "an output differs from eager's by {}, {} is allowed".format(*numbers)
     return f"(on inputs {row.inputs}: {'; '.join(filter(None, (what, row.note)))})"
 
 
@@ -246,7 +248,7 @@ def kept_submodules_note(outcome: Outcome) -> str:
 
 def agreement_line(row: Agreement) -> str:
     """How the exported program compares with eager on one set of inputs."""
-    result = row.trouble or f"max |Δ| {row.max_abs:.1e}, tolerance {row.tolerance:.0e}"
+    result = row.trouble or "max |Δ| {}, tolerance {}".format(*beside_limit(row.max_abs, row.tolerance))
     verb = "refuses" if row.refused else "matches eager on" if row.holds else "differs from eager on"
     return f"{verb} {row.inputs}: {result}"
 

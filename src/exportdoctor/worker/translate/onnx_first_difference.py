@@ -16,6 +16,7 @@ import torch
 from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
 from exportdoctor.core.failure.messages import AFTER_ROUNDING, AMONG_EQUALS
 from exportdoctor.core.protocol.export import StageFailure
+from exportdoctor.report.wording.ladder import allowed_in_words
 from exportdoctor.shims import ExportCall, export_program
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import copy_inputs
@@ -77,7 +78,7 @@ def _differs(answer: torch.Tensor, wanted: torch.Tensor) -> str:
     if absolute <= allowed:
         names = (str(one.dtype).removeprefix("torch.") for one in (answer, wanted))
         return "is {} in the file and {} in the program".format(*names) if answer.dtype != wanted.dtype else ""
-    by = f"by {absolute:.2g}, where {allowed:.2g} is allowed" if absolute < LARGEST else "in what is not finite"
+    by = f"by {allowed_in_words(absolute, allowed)}" if absolute < LARGEST else "in what is not finite"
     return f"differs from the program's {by}"
 
 
