@@ -226,6 +226,37 @@ def test_a_failure_that_the_part_never_meets_is_said_to_be_a_submodules_alone(tm
     assert alone == {"data_dependent_guard": False, "unregistered_pytree": True}
 
 
+@pytest.mark.slow
+def test_what_submodules_give_each_other_is_a_failure_of_each_that_gives_it(tmp_path: Path) -> None:
+    """Story: a class that a submodule gives, and the one around it, too: that of the outer one was "masked" by the
+    inner one's, or "seen only with stand-ins". torch refuses what the exported module gives, whatever is inside."""
+    (tmp_path / "kept.py").write_text(
+        "import torch\n\n\n"
+        "class Kept:\n    def __init__(self, value):\n        self.value = value\n\n\n"
+        "class Inner(torch.nn.Module):\n    def forward(self, x):\n        return x * 2, Kept(x)\n\n\n"
+        "class Outer(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.inner = Inner()\n\n"
+        "    def forward(self, x):\n        y, kept = self.inner(x)\n        return y + 1, kept\n\n\n"
+        "class Whole(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.outer = Outer()\n\n"
+        "    def forward(self, x):\n        if x.sum() > 0:\n            x = x + 1\n"
+        "        return self.outer(x)[0]\n\n\n"
+        "class Giving(Whole):\n    def forward(self, x):\n        return self.outer(x)\n\n\n"
+        "def build():\n    return Whole().eval(), (torch.ones(2, 3),)\n\n\n"
+        "def giving():\n    return Giving().eval(), (torch.ones(2, 3),)\n"
+    )
+    report = scan_file(tmp_path / "kept.py")
+    status = {one.fqn: one.status for one in report.parts[0].modules}
+    assert (status["outer"], status["outer.inner"]) == ("fails_own", "fails_own")
+    refused = [one for one in report.findings if one.kind == "unregistered_pytree"]
+    assert {name for one in refused for name in one.modules} == {"outer", "outer.inner"}
+    assert all(one.behind is None and not one.with_stand_ins for one in refused)
+    whole = scan_file(tmp_path / "kept.py", factory="giving").parts[0].modules
+    assert {one.fqn: one.status for one in whole}["outer.inner"] == "fails_own", (
+        "where the part gives it, the innermost"
+    )
+
+
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_failure_that_a_fixed_size_hides_is_not_said_to_be_a_submodules_alone(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from exportdoctor.core.failure.identity import each_violation, line_identity, same_failure
-from exportdoctor.core.failure.messages import UNSUPPORTED_INPUT
+from exportdoctor.core.failure.identity import each_violation, line_identity, same_failure, same_line
+from exportdoctor.core.failure.messages import REFUSED_OUTPUT, UNSUPPORTED_INPUT
 from exportdoctor.core.protocol.scan import Captured
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.target import TargetRef
@@ -215,6 +215,8 @@ class PartDiagnosis:
         """
         verdict = self.verdicts[fqn]
         children = list(self.tree.successors(fqn))
+        if self._is_of_outputs(verdict):
+            return verdict
         if verdict.located or not children or self.has_wrong_numbers(verdict) or not self.options.search:
             return verdict
         if not all(child in self.verdicts for child in children):
@@ -224,6 +226,14 @@ class PartDiagnosis:
             return verdict
         deeper = self._placed_verdict(guilty)
         return blame_child(verdict, deeper) if deeper is not None else None
+
+    def _is_of_outputs(self, verdict: ModuleVerdict) -> bool:
+        """Whether torch refuses what this module gives, and not what the part gives: that happens where the module is
+        exported by itself, whatever its submodules give."""
+        failure = verdict.outcome.failure
+        if failure is None or not any(REFUSED_OUTPUT in one.message for one in failure.exceptions):
+            return False
+        return self.root is not None and not same_line(verdict.outcome, self.root.outcome)
 
 
 def _is_of_operator(outcome: Outcome) -> bool:
