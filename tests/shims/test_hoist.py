@@ -19,6 +19,7 @@ from torch.export import Dim
 import hoisted_models
 from exportdoctor.export.shims_module import ModuleHeader, shims_module
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
+from exportdoctor.shims.export_call import MADE_INPUTS
 from exportdoctor.shims.rules.hoisting.call_stand_in import stand_in
 from exportdoctor.shims.rules.hoisting.clean_call_search import find_hoisted_calls
 from exportdoctor.shims.rules.hoisting.clean_calls import record_calls
@@ -282,9 +283,9 @@ def test_inputs_are_converted_for_the_program_that_there_is(tmp_path: Path, monk
     more: list[Any] = [(rows[1], {})]
     call = ExportCall(module=module, args=rows[0], dynamic_shapes=shapes, more_inputs=tuple(more))
     with apply_shims([find("hoist")], call) as changed:
-        made = tuple(sorted(changed.made))
+        made, facts = tuple(sorted(changed.made)), changed.all_facts
         program = export_program(changed).module()
-    about = ModuleHeader(title="model", part="default", made_by="a test", versions={}, made=made)
+    about = ModuleHeader(title="model", part="default", made_by="a test", versions={}, facts=(facts,))
     (tmp_path / "shims_for_padded.py").write_text(shims_module([find("hoist")], about))
     monkeypatch.syspath_prepend(tmp_path)
     cure: Any = importlib.import_module("shims_for_padded")
@@ -293,10 +294,77 @@ def test_inputs_are_converted_for_the_program_that_there_is(tmp_path: Path, monk
         torch.testing.assert_close(program(*args, **kwargs), module(*row))
         here = changed.convert((row, {}))[1]
         assert {name: kwargs[name].tolist() for name in made} == {name: here[name].tolist() for name in made}
-    other = ModuleHeader(title="model", part="default", made_by="a test", versions={}, made=(*made, "more__0_0"))
+    other = ModuleHeader(
+        title="model",
+        part="default",
+        made_by="a test",
+        versions={},
+        facts=({**facts, MADE_INPUTS: f"{facts[MADE_INPUTS]}, more__0_0"},),
+    )
     (tmp_path / "shims_for_others.py").write_text(shims_module([find("hoist")], other))
-    with pytest.raises(ValueError, match=r"the program takes .*more__0_0"):
+    with pytest.raises(ValueError, match=r"made for one value of inputs that are computed, .*more__0_0"):
         importlib.import_module("shims_for_others").convert(module, rows[0])
+
+
+def by_length(lengths: torch.Tensor) -> dict[int, torch.Tensor]:
+    found: dict[int, list[int]] = {}
+    for row, length in enumerate(lengths.tolist()):
+        found.setdefault(length, []).append(row)
+    return {length: torch.tensor(rows) for length, rows in found.items()}
+
+
+class Buckets(nn.Module):
+    """The lengths themselves, the keys, are constants of the program."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        out = torch.zeros(x.shape[0], x.shape[2])
+        for length, rows in by_length(lengths).items():
+            out[rows] = x[rows, :length].mean(1)
+        return out
+
+
+class Towers(nn.Module):
+    """Which sizes there are is frozen, as one method is called in two ways."""
+
+    def forward(self, x: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+        return x + torch.cat([torch.arange(int(size)) for size in sizes])[:, None]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "shim", "example", "others", "refused"),
+    [
+        (Buckets(), "hoist", (torch.randn(3, 6, 2), [3, 5, 3]), [[3, 3, 5]], [[5, 3, 5], [2, 4, 2], [6, 6, 6]]),
+        (Towers(), "frozen-values", (torch.randn(7, 2), [4, 3]), [[4, 3]], [[3, 4], [1, 6], [7]]),
+    ],
+    ids=["structure", "values"],
+)
+def test_the_file_of_the_shims_refuses_what_was_constant_at_the_export(
+    module: nn.Module,
+    shim: str,
+    example: tuple[torch.Tensor, list[int]],
+    others: list[list[int]],
+    refused: list[list[int]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Story: it searched anew for each input, found other constants, and the program answered for the example's."""
+    x, given = example[0], torch.tensor(example[1])
+    call = ExportCall(module=module, args=(x, given), dynamic_shapes=None)
+    with apply_shims([find(shim)], call) as changed:
+        facts, program = changed.all_facts, export_program(changed).module()
+    about = ModuleHeader(title="model", part="default", made_by="a test", versions={}, facts=(facts,))
+    name = f"shims_for_constants_{shim.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(shims_module([find(shim)], about))
+    monkeypatch.syspath_prepend(tmp_path)
+    cure: Any = importlib.import_module(name)
+    for numbers in (example[1], *others):
+        row = torch.randn_like(x), torch.tensor(numbers)
+        args, kwargs = cure.convert(module, row)
+        torch.testing.assert_close(program(*args, **kwargs), module(*row))
+    for numbers in refused:
+        with pytest.raises(ValueError, match="the program was made for one value of "):
+            cure.convert(module, (x, torch.tensor(numbers)))
 
 
 @pytest.mark.slow

@@ -305,7 +305,8 @@ def test_what_a_checkpoint_has_and_the_scanned_model_has_not_is_told(
     tmp_path: Path, changed: dict[str, Any], what: str, told: str
 ) -> None:
     content = {"architectures": ["GPT2LMHeadModel"], **FAMILIES["gpt2"]}
-    assert built(write_config(tmp_path / "plain", content)).substitutions == ()
+    for named in (["GPT2LMHeadModel"], [], None):
+        assert built(write_config(tmp_path / "plain", content | {"architectures": named})).substitutions == ()
     (found,) = built(write_config(tmp_path / "changed", content | changed)).substitutions
     assert found.what.startswith(what)
     assert told in found.because

@@ -110,7 +110,7 @@ def _texts(
             imports=result.imports,
             classes=result.classes,
             sets=result.sets,
-            made=result.made,
+            facts=result.facts,
             image_input=request.image_input,
             next_positions=result.needs_positions,
         )

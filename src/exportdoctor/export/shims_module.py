@@ -18,6 +18,7 @@ from typing import Any
 from exportdoctor.core.errors import UsageError
 from exportdoctor.export.source_bundler import SourceBundler, source_of
 from exportdoctor.shims import SOUNDNESS_MEANS, Shim
+from exportdoctor.shims.export_call import Facts
 from exportdoctor.store.places import slug
 
 CACHES = "register-cache-pytree"
@@ -36,11 +37,11 @@ _PLAIN_IMAGE = "exportdoctor.worker.export.image_input"
 _RECORD = "exportdoctor.shims.record"
 _POSITIONS = ("exportdoctor.shims.own.position_ids", "next_positions")
 
-_PUBLIC = frozenset({"SHIMS", "shims", "export", "convert", "load", "caches"})
+_PUBLIC = frozenset({"FACTS", "SHIMS", "shims", "export", "convert", "load", "caches"})
 """What the module offers, whatever the shims' own helpers are called."""
 
 _TAIL = '''
-SHIMS = {{
+{facts}SHIMS = {{
 {table}
 }}
 """Each is a context manager that takes a call and yields the call to export; applied in this order."""
@@ -79,6 +80,10 @@ def convert(module, args=(), kwargs=None, *, dynamic_shapes=None):
                 if name in {changing!r}:  # the program takes what it makes
                     raise
 {check}        return call.args, call.kwargs
+'''
+
+_ABOUT_FACTS = '''"""What of the example is part of each program: `convert` refuses inputs that give anything else."""
+
 '''
 
 _LOAD_TAIL = '''
@@ -130,7 +135,7 @@ def caches():
 class ModuleHeader:
     """The header of the module. `made_by` is the command, `versions` those of the proof, `program` the file that
     was proved, `imports` and `classes` what must be imported and registered before that can be loaded, `sets` and
-    `made` as in ExportResult. With `image_input` it brings the module that makes patches of a plain image, with
+    `facts` as in ExportResult. With `image_input` it brings the module that makes patches of a plain image, with
     `next_positions` the function that says where a generated token stands.
     """
 
@@ -143,7 +148,7 @@ class ModuleHeader:
     imports: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     sets: tuple[str, ...] = ()
-    made: tuple[str, ...] = ()
+    facts: tuple[Facts, ...] = ()
     image_input: bool = False
     next_positions: bool = False
 
@@ -174,12 +179,14 @@ def shims_module(shims: Sequence[Shim], about: ModuleHeader) -> str:
     known = (
         f", converts_for=frozenset({list(about.sets)!r})" if any(one.startswith("hoist") for one in changing) else ""
     )
-    check = ""
-    if about.made:
-        known += f", converts_to=frozenset({list(about.made)!r})"
-        check = _refusal_of_others(about.made)
+    check = facts = ""
+    if any(about.facts):
+        facts = f"FACTS = {tuple(map(dict, about.facts))!r}\n" + _ABOUT_FACTS
+        known += ", wanted=FACTS"
+        check = "        require_facts(call)\n"
+        bundler.add(_CALL, "require_facts")
     table = "\n".join(f'    "{name}": {text},' for name, text in entries)
-    tail = _TAIL.format(table=table, changing=changing, known=known, check=check)
+    tail = _TAIL.format(facts=facts, table=table, changing=changing, known=known, check=check)
     if about.program.endswith(".pt2"):
         opaque = tuple(shim.id for shim in shims if shim.soundness == "opaque")
         load = _LOAD_OPAQUE_TAIL if opaque else _LOAD_TAIL
@@ -203,16 +210,6 @@ def shims_module(shims: Sequence[Shim], about: ModuleHeader) -> str:
     text = "\n\n".join(parts) + "\n"
     compile(text, "<shims>", "exec")
     return text
-
-
-def _refusal_of_others(made: Sequence[str]) -> str:
-    """Refuses inputs for which shims make other inputs than the program has."""
-    return (
-        f"        wanted = frozenset({list(made)!r})\n"
-        "        if call.made != wanted:\n"
-        "            made = sorted(call.made)\n"
-        '            raise ValueError(f"the program takes {sorted(wanted)}, and these inputs make {made}")\n'
-    )
 
 
 def _expression(bundler: SourceBundler, shim: Shim) -> str:

@@ -21,6 +21,12 @@ Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 Named = Mapping[str, Any]
 """The arguments of one call, each under the name of its parameter."""
 
+Facts = Mapping[str, str]
+"""What of the example is part of a program, by what it is of. Inputs that are converted for it must give the same."""
+
+MADE_INPUTS = "inputs that are computed"
+"""The fact of which inputs shims make."""
+
 SuggestedFixes = Literal["none", "relations", "any"]
 
 
@@ -52,9 +58,9 @@ class ExportCall:
     `convert` turns inputs of the untouched module into inputs of the program that this call makes. It stays good after
     the shims are gone, so that the program can be compared with eager. `made` are the inputs that it computes, and
     `sets` the attributes that it sets for the example as it computes them. `converts_for` are those of the program for
-    which this call's arguments are converted; None where they are what is exported. `converts_to` are the `made` ones
-    of that program, None where they are not known: what is found for other inputs may be more. `notes` say what shims
-    took for granted: on what the program hangs that no input shows.
+    which this call's arguments are converted; None where they are what is exported. `facts` say what of the example is
+    part of the program, `wanted` those of the programs for which arguments are converted, None where they are not
+    known. `notes` say what shims took for granted: on what the program hangs that no input shows.
     """
 
     module: nn.Module
@@ -69,7 +75,8 @@ class ExportCall:
     made: frozenset[str] = frozenset()
     sets: frozenset[str] = frozenset()
     converts_for: frozenset[str] | None = None
-    converts_to: frozenset[str] | None = None
+    facts: Facts = field(default_factory=dict)
+    wanted: tuple[Facts, ...] | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -82,6 +89,23 @@ class ExportCall:
         from exportdoctor.shims.torch_export import export_program
 
         return export_program(self)
+
+    @property
+    def all_facts(self) -> dict[str, str]:
+        """The facts, with the names of the inputs that are made; empty where there is nothing of the kind."""
+        made = {MADE_INPUTS: ", ".join(sorted(self.made))} if self.made else {}
+        return made | dict(self.facts)
+
+    def with_facts(self, facts: Facts) -> ExportCall:
+        """The call with more facts."""
+        return replace(self, facts={**self.facts, **facts})
+
+    @property
+    def wanted_inputs(self) -> frozenset[str] | None:
+        """The inputs that shims make for the programs for which arguments are converted; None if that is not known."""
+        if self.wanted is None:
+            return None
+        return frozenset(name for facts in self.wanted for name in facts.get(MADE_INPUTS, "").split(", "))
 
     def with_options(self, **changes: Any) -> ExportCall:
         """The call with these options changed."""
@@ -104,6 +128,17 @@ class ExportCall:
         call = replace(self, args=(), kwargs=kwargs, more_inputs=more, dynamic_shapes=shapes, made=made)
         call = replace(call, convert=lambda inputs: ((), _without_dropped(before, convert(self.convert(inputs))[1])))
         return call.with_options(flat_forward=True) if has_bundle(self.module, kwargs) else call
+
+
+def require_facts(call: ExportCall) -> None:
+    """Raise ValueError where converted inputs give other facts than each of the programs was made for."""
+    found, programs = call.all_facts, call.wanted or ()
+    if any(found == dict(facts) for facts in programs):
+        return
+    for facts in programs[:1]:
+        what = next(one for one in (*facts, *found) if facts.get(one) != found.get(one))
+        wanted, given = (one.get(what, "nothing") for one in (facts, found))
+        raise ValueError(f"the program was made for one value of {what}, {wanted}, and found another, {given}")
 
 
 def named_inputs(signature: inspect.Signature, inputs: Inputs) -> dict[str, Any]:

@@ -132,8 +132,8 @@ class ExportResult(Reply, frozen=True, kw_only=True, tag="result"):
     `imports` are the modules to import before a saved program can be loaded, `classes` those of its inputs and outputs
     that are registered, as `module:qualified.name`, `needs_caches` says that it takes or gives
     a cache, whose class is registered nowhere, `needs_positions` that the caller must say where each new token stands.
-    `sets` are the attributes that what was hoisted set for the example, `made` the inputs that shims compute for the
-    program, `unchecked` is what the program asserts and the
+    `sets` are the attributes that what was hoisted set for the example, `facts` what of the
+    example is part of each program, by what it is of, `unchecked` is what the program asserts and the
     file cannot check.
     `domains` are the sizes that each file takes, and what was tried at their boundaries. `fixed`: it is specialised to
     the sizes of the example because that was asked for, and right there.
@@ -153,7 +153,7 @@ class ExportResult(Reply, frozen=True, kw_only=True, tag="result"):
     imports: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     sets: tuple[str, ...] = ()
-    made: tuple[str, ...] = ()
+    facts: tuple[dict[str, str], ...] = ()
     environment: dict[str, str] = msgspec.field(default_factory=dict)
     weights: str = ""
     device: str = ""

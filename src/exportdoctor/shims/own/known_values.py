@@ -114,15 +114,28 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
         name: value.clone()
         for name, value in call.named.items()
         if isinstance(value, torch.Tensor) and _is_small_integer(value) and not any(shapes.get(name) or {})
-    }
+        and _is_wanted(call, name)
+    }  # fmt: skip
     if not constants:
         raise NotApplicable("there is no small integer input with fixed sizes")
     same = tuple(
         inputs for inputs in call.more_inputs if not _changed_inputs(named_inputs(signature, inputs), constants)
     )
     changed = replace(call, more_inputs=same).with_inputs(lambda named: _drop_constants(named, constants))
+    changed = changed.with_facts(
+        {_fact(name): f"{value.tolist()} ({value.dtype})" for name, value in constants.items()}
+    )
     with patch_root_forward(call.module, functools.partial(_with_constants, constants)):
         yield changed
+
+
+def _fact(name: str) -> str:
+    return f"the input {name}"
+
+
+def _is_wanted(call: ExportCall, name: str) -> bool:
+    """Whether the program for which inputs are converted, if there is one, has this input as a constant."""
+    return call.wanted is None or any(_fact(name) in facts for facts in call.wanted)
 
 
 def _changed_inputs(named: Named, constants: Named) -> list[str]:

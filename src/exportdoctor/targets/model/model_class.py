@@ -72,7 +72,7 @@ def left_out_code(content: dict[str, Any]) -> str:
     A checkpoint may bring its own code, also for a model type that transformers knows. It is not run.
     """
     transformers = import_transformers()
-    given = content.get("architectures") or ()
+    given = content.get("architectures") or []
     names = [str(name) for name in (given if isinstance(given, list) else [given])]
     own = content.get("auto_map")
     listed = [str(value) for key, value in own.items() if "Model" in key] if isinstance(own, dict) else []

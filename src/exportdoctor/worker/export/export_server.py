@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -268,7 +268,7 @@ def _result(
         imports=tuple(sorted({name for made in found for name in made.imports})),
         classes=tuple(sorted({name for made in found for name in made.classes})),
         sets=tuple(sorted({name for made in found for name in made.sets})),
-        made=tuple(sorted({name for made in found for name in made.made})),
+        facts=_unique(made.facts for made in found),
         environment=environment.versions(),
         weights=built.weights,
         device=built.device,
@@ -278,6 +278,13 @@ def _result(
         ran_in="torch" if request.to == "pt2" else "ONNX Runtime",
         domains=domains,
     )
+
+
+def _unique(several: Iterable[dict[str, str]]) -> tuple[dict[str, str], ...]:
+    found: list[dict[str, str]] = []
+    for one in several:
+        found += [one] if one not in found else []
+    return tuple(found)
 
 
 def _verdict(numbers: tuple[Agreement, ...], trouble: Any, domains: tuple[SizeDomain, ...]) -> ExportVerdict:

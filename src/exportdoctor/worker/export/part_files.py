@@ -87,7 +87,7 @@ class PartExport:
     imports: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     sets: frozenset[str] = frozenset()
-    made: frozenset[str] = frozenset()
+    facts: dict[str, str] = field(default_factory=dict)
     domain: SizeDomain | None = None
     search: DomainSearch | None = None
     convert: Callable[[Inputs], Inputs] = field(default=lambda inputs: inputs)
@@ -158,7 +158,7 @@ def _export_under_shims(job: PartJob, call: ExportCall) -> tuple[PartExport, lis
     compared: list[_Compared] = []
     try:
         job.doing(f"exporting {job.part.name}")
-        made.convert, made.sets, made.made = call.convert, call.sets, call.made
+        made.convert, made.sets, made.facts = call.convert, call.sets, call.all_facts
         with record_guards() as log:
             program = _export(job, call)
         made.notes += filter(None, [note_extremes(program), *call.notes])

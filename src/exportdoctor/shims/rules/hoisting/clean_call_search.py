@@ -126,7 +126,7 @@ def _choose(
 
 def _is_wanted(function: FunctionType, call: ExportCall) -> bool:
     """Whether its result may be an input of the program for which inputs are converted."""
-    wanted, stem = call.converts_to, input_stem(function.__qualname__)
+    wanted, stem = call.wanted_inputs, input_stem(function.__qualname__)
     return wanted is None or any(name.startswith(stem) for name in wanted)
 
 

@@ -22,7 +22,7 @@ from exportdoctor.shims.rules.code.number_types import symbolic_numbers
 from exportdoctor.shims.rules.hoisting.call_stand_in import stand_in
 from exportdoctor.shims.rules.hoisting.clean_call_search import find_hoisted_calls
 from exportdoctor.shims.rules.hoisting.hoisted_lists import lists_in_torch
-from exportdoctor.shims.rules.hoisting.hoisted_results import CONDITION, HoistedCall
+from exportdoctor.shims.rules.hoisting.hoisted_results import CONDITION, HoistedCall, facts_of_results
 from exportdoctor.shims.rules.hoisting.hoisted_state import compute_unseen, watch_names
 from exportdoctor.shims.rules.hoisting.more_inputs import Recorded, is_made_here, taking_more
 from exportdoctor.shims.searches import search_once
@@ -134,7 +134,7 @@ def _hoist(name: str) -> Any:
             found = next((found for one, found in known if _is_same(one, named)), None)
             return compute_inputs(call.module, calls, named) if found is None else found
 
-        changed = call.with_inputs(compute)
+        changed = call.with_inputs(compute).with_facts(facts_of_results(calls))
         known.clear()  # whoever converts these inputs later may have changed them, or what they were converted to
         with (
             symbolic_numbers(call),

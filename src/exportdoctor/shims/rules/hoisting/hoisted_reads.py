@@ -25,7 +25,12 @@ from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.code.code_swap import all_code
 from exportdoctor.shims.rules.code.number_types import symbolic_numbers
 from exportdoctor.shims.rules.hoisting.clean_values import follow_values
-from exportdoctor.shims.rules.hoisting.hoisted_results import CONDITION, HoistedResult, describe_results
+from exportdoctor.shims.rules.hoisting.hoisted_results import (
+    CONDITION,
+    HoistedResult,
+    describe_results,
+    facts_of_results,
+)
 from exportdoctor.shims.rules.hoisting.more_inputs import Recorded, is_made_here, taking_more
 from exportdoctor.shims.rules.numbers.number_calls import INT, as_whole, symbolic_int
 from exportdoctor.shims.rules.numbers.tensor_sizes import replace_sizes
@@ -197,6 +202,7 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
             yield
 
     changed = call.with_inputs(partial(_compute_inputs, call.module, reads))
+    changed = changed.with_facts(facts_of_results(reads.values()))
     taking_reads = taking_more(changed, tuple(reads.values()), take)
     with _symbolic_int(reads), symbolic_numbers(call), taking_reads as taking:
         yield taking

@@ -117,6 +117,18 @@ def input_stem(title: str) -> str:
     return re.sub(r"\W+", "_", title.rpartition(".")[2]).strip("_") + "__"
 
 
+def facts_of_results(results: Iterable[HoistedResult]) -> dict[str, str]:
+    """The structure of each, with the numbers in it that the program has as constants, such as the keys of a dict."""
+    found = {}
+    for one in results:
+        leaves = [
+            str(example) if kind == "fixed" else kind for kind, example in zip(one.leaves, one.example, strict=True)
+        ]
+        text = re.sub(r" at 0x[0-9a-f]+", "", repr(tree_unflatten(leaves, one.layout)))
+        found[f"{one.title}, call {one.number}"] = f"{text} of {', '.join(leaves)}" if "object" in text else text
+    return found
+
+
 def global_names(outlines: Iterable[Outline]) -> dict[str, FunctionType]:
     """The globals that the code of these outlines needs."""
     return {block.__name__: block for one in outlines for block in one.blocks}
