@@ -323,6 +323,19 @@ class Buckets(nn.Module):
         return out
 
 
+def first_empty(sizes: torch.Tensor) -> tuple[torch.Tensor, int]:
+    lengths = sizes.tolist()
+    return torch.tensor(lengths), lengths.index(0) if 0 in lengths else -1
+
+
+class Places(nn.Module):
+    """A number that is negative for the example is a constant; others would be sizes."""
+
+    def forward(self, x: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+        lengths, place = first_empty(sizes)
+        return x[: len(lengths)] * lengths[:, None] + place
+
+
 class Towers(nn.Module):
     """Which sizes there are is frozen, as one method is called in two ways."""
 
@@ -335,9 +348,10 @@ class Towers(nn.Module):
     ("module", "shim", "example", "others", "refused"),
     [
         (Buckets(), "hoist", (torch.randn(3, 6, 2), [3, 5, 3]), [[3, 3, 5]], [[5, 3, 5], [2, 4, 2], [6, 6, 6]]),
+        (Places(), "hoist", (torch.randn(5, 2), [4, 5]), [[2, 9]], [[0, 3], [3, 0]]),
         (Towers(), "frozen-values", (torch.randn(7, 2), [4, 3]), [[4, 3]], [[3, 4], [1, 6], [7]]),
     ],
-    ids=["structure", "values"],
+    ids=["structure", "number", "values"],
 )
 def test_the_file_of_the_shims_refuses_what_was_constant_at_the_export(
     module: nn.Module,
@@ -354,7 +368,7 @@ def test_the_file_of_the_shims_refuses_what_was_constant_at_the_export(
     with apply_shims([find(shim)], call) as changed:
         facts, program = changed.all_facts, export_program(changed).module()
     about = ModuleHeader(title="model", part="default", made_by="a test", versions={}, facts=(facts,))
-    name = f"shims_for_constants_{shim.replace('-', '_')}"
+    name = f"shims_for_{type(module).__name__}"
     (tmp_path / f"{name}.py").write_text(shims_module([find(shim)], about))
     monkeypatch.syspath_prepend(tmp_path)
     cure: Any = importlib.import_module(name)
@@ -365,6 +379,79 @@ def test_the_file_of_the_shims_refuses_what_was_constant_at_the_export(
     for numbers in refused:
         with pytest.raises(ValueError, match="the program was made for one value of "):
             cure.convert(module, (x, torch.tensor(numbers)))
+
+
+@pytest.mark.slow
+def test_a_constant_number_is_asserted_of_a_tensor_without_elements_too() -> None:
+    """Story: what all of its elements are held for one that has none."""
+    call = ExportCall(module=Places(), args=(torch.randn(5, 2), torch.tensor([4, 5])))
+    with apply_shims([find("hoist")], call) as changed:
+        program = export_program(changed).module(check_guards=False)
+    kwargs = changed.convert(((call.args[0], torch.tensor([2, 9])), {}))[1]
+    torch.testing.assert_close(program(**kwargs), Places()(call.args[0], torch.tensor([2, 9])))
+    name = next(one for one, value in kwargs.items() if one in changed.made and value.numel() == 1)
+    with pytest.raises(Exception, match=r"shape|is not"):
+        program(**{**kwargs, name: torch.empty(3, 0)})
+
+
+class Image(nn.Module):
+    def places(self, sizes: torch.Tensor) -> torch.Tensor:
+        return torch.cat([torch.arange(int(size)) for size in sizes])
+
+    def forward(self, x: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+        return x + self.places(sizes)[:, None]
+
+
+class Sound(nn.Module):
+    def places(self, sizes: torch.Tensor) -> torch.Tensor:
+        return torch.cat([torch.arange(int(size)).flip(0) * 100 for size in sizes])
+
+    def forward(self, x: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+        return x * 2 + self.places(sizes)[:, None]
+
+
+class Both(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.image, self.sound = Image(), Sound()
+
+    def forward(self, x: torch.Tensor, sizes: torch.Tensor, y: torch.Tensor, spans: torch.Tensor) -> Any:
+        return self.image(x, sizes), self.sound(y, spans)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shims", [["hoist"], ["hoist:Image.places", "hoist:Sound.places"]])
+def test_functions_of_one_last_name_make_inputs_of_different_names(
+    shims: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def row(sizes: list[int], spans: list[int]) -> tuple[torch.Tensor, ...]:
+        rows, others = torch.randn(sum(sizes), 4), torch.randn(sum(spans), 4)
+        return rows, torch.tensor(sizes), others, torch.tensor(spans)
+
+    first, others = row([4, 3], [2, 7]), [row([1, 2, 2], [3, 5]), row([6], [4, 1, 4])]
+    chosen = [find(one) for one in shims]
+    more: list[Any] = [(others[0], {})]
+    call = ExportCall(module=Both(), args=first, dynamic_shapes=(FREE, FREE, FREE, FREE), more_inputs=tuple(more))
+    with apply_shims(chosen, call) as changed:
+        facts, program = changed.all_facts, export_program(changed).module()
+    assert len(changed.made) == 2
+    about = ModuleHeader(title="model", part="default", made_by="a test", versions={}, facts=(facts,))
+    name = f"shims_for_both_{len(shims)}"
+    (tmp_path / f"{name}.py").write_text(shims_module(chosen, about))
+    monkeypatch.syspath_prepend(tmp_path)
+    cure: Any = importlib.import_module(name)
+    for inputs in (first, *others):
+        for args, kwargs in (changed.convert((inputs, {})), cure.convert(call.module, inputs)):
+            torch.testing.assert_close(program(*args, **kwargs), call.module(*inputs))
+
+
+@pytest.mark.parametrize("spec", [{0: Dim.DYNAMIC}, (Dim("n"),), [Dim.AUTO]])
+def test_an_input_whose_size_may_differ_is_not_frozen(spec: Any) -> None:
+    """Story: of `{0: Dim.DYNAMIC}` the key was asked, which is zero."""
+    sizes = torch.tensor([4, 3])
+    call = ExportCall(module=Towers(), args=(torch.randn(7, 2), sizes), dynamic_shapes=(None, spec))
+    with pytest.raises(NotApplicable, match="no small integer input"), apply_shims([find("frozen-values")], call):
+        pass
 
 
 @pytest.mark.slow

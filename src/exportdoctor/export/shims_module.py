@@ -47,6 +47,9 @@ _TAIL = '''
 """Each is a context manager that takes a call and yields the call to export; applied in this order."""
 
 
+_ONE_AT_A_TIME = RLock()
+
+
 @contextmanager
 def shims(module, args=(), kwargs=None, *, dynamic_shapes=None, more_inputs=()):
     """Within it the shims hold; yields the call to export, an `ExportCall`. Everything is restored afterwards.
@@ -70,9 +73,12 @@ def export(module, args=(), kwargs=None, *, dynamic_shapes=None, more_inputs=())
 
 
 def convert(module, args=(), kwargs=None, *, dynamic_shapes=None):
-    """Inputs of the untouched module as inputs of the exported program: (args, kwargs)."""
+    """Inputs of the untouched module as inputs of the exported program: (args, kwargs).
+
+    The shims hold for the whole process meanwhile: other threads must not run the module.
+    """
     call = ExportCall(module=module, args=tuple(args), kwargs=kwargs or {{}}, dynamic_shapes=dynamic_shapes{known})
-    with ExitStack() as stack:
+    with _ONE_AT_A_TIME, ExitStack() as stack:
         for name, enter in SHIMS.items():
             try:
                 call = stack.enter_context(enter(call))
@@ -175,6 +181,7 @@ def shims_module(shims: Sequence[Shim], about: ModuleHeader) -> str:
         entries.append((shim.id, _expression(bundler, shim)))
     for name in ("contextmanager", "ExitStack"):
         bundler.imports[name] = ("contextlib", name)
+    bundler.imports["RLock"] = ("threading", "RLock")
     changing = tuple(shim.id for shim in shims if shim.soundness == "signature")
     known = (
         f", converts_for=frozenset({list(about.sets)!r})" if any(one.startswith("hoist") for one in changing) else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -18,6 +18,7 @@ from exportdoctor.shims.export_call import ExportCall, Named, named_inputs, shap
 from exportdoctor.shims.known_tensors import draws_at_random, writes_to_first
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.root_forward import Forward, patch_root_forward
+from exportdoctor.targets.sizes.dynamic_shapes import is_dynamic
 from exportdoctor.torch_internals.fake_tensors import is_fake
 from exportdoctor.torch_internals.tracing_modes import outside_all_modes
 from exportdoctor.torch_internals.trees import tree_leaves, tree_map
@@ -113,7 +114,7 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
     constants = {
         name: value.clone()
         for name, value in call.named.items()
-        if isinstance(value, torch.Tensor) and _is_small_integer(value) and not any(shapes.get(name) or {})
+        if isinstance(value, torch.Tensor) and _is_small_integer(value) and not _is_open(shapes.get(name))
         and _is_wanted(call, name)
     }  # fmt: skip
     if not constants:
@@ -127,6 +128,12 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
     )
     with patch_root_forward(call.module, functools.partial(_with_constants, constants)):
         yield changed
+
+
+def _is_open(spec: Any) -> bool:
+    """Whether a size of a tensor with these dynamic shapes may differ."""
+    dims = spec.values() if isinstance(spec, Mapping) else spec if isinstance(spec, list | tuple) else (spec,)
+    return any(map(is_dynamic, dims))
 
 
 def _fact(name: str) -> str:

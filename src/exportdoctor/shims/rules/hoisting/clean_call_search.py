@@ -72,7 +72,22 @@ def _find(call: ExportCall, name: str, *, weights: bool) -> tuple[HoistedCall, .
         made = replace(made, outline=blocks.get(function), unseen=_names_read_around(runs[0][0], several[0]))
         found.append(made if alone else replace(made, arguments=None))
     unknown = weights and has_fake_weights(call.module)
-    return tuple(replace(one, recorded=()) if unknown else one for one in found)
+    return tuple(replace(one, recorded=()) if unknown else one for one in _named_apart(found, call.made))
+
+
+def _named_apart(found: Sequence[HoistedCall], made: Collection[str]) -> list[HoistedCall]:
+    """The calls, those of functions of one last name with inputs of different names, and of others than `made`."""
+    stems: dict[FunctionType, str] = {}
+    for one in found:
+        if one.function not in stems:
+            whole = input_stem(one.title, whole=True)
+            several = (f"{whole.removesuffix('__')}_{number}__" for number in itertools.count(2))
+            stems[one.function] = next(
+                stem
+                for stem in itertools.chain((input_stem(one.title), whole), several)
+                if stem not in stems.values() and not any(name.startswith(stem) for name in made)
+            )
+    return [replace(one, stem=stems[one.function]) for one in found]
 
 
 def _names_read_around(records: Sequence[CallRecord], record: CallRecord) -> frozenset[str]:
@@ -126,8 +141,9 @@ def _choose(
 
 def _is_wanted(function: FunctionType, call: ExportCall) -> bool:
     """Whether its result may be an input of the program for which inputs are converted."""
-    wanted, stem = call.wanted_inputs, input_stem(function.__qualname__)
-    return wanted is None or any(name.startswith(stem) for name in wanted)
+    wanted, name = call.wanted_inputs, function.__qualname__
+    stems = input_stem(name), input_stem(name, whole=True).removesuffix("__")
+    return wanted is None or any(one.startswith(stems) for one in wanted)
 
 
 def _hoistable_around(

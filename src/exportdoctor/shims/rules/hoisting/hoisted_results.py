@@ -32,7 +32,7 @@ class Outline:
 
 @dataclass(frozen=True, kw_only=True)
 class HoistedResult:
-    """What `title` gave, the `number`th time.
+    """What `title` gave, the `number`th time. `stem` is how the names of its inputs begin, by its title if empty.
 
     `leaves` says what each leaf of it is: `tensor`, `size` (a whole number, which becomes the size of a tensor
     without elements), `list` (of whole numbers), `fixed` (another number, which the program asserts) or `none`. It
@@ -44,11 +44,12 @@ class HoistedResult:
     layout: Any
     leaves: tuple[str, ...]
     example: tuple[Any, ...]
+    stem: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
         """The inputs that its result makes, by leaf; empty for one that makes none."""
-        stem = f"{input_stem(self.title)}{self.number}"
+        stem = f"{self.stem or input_stem(self.title)}{self.number}"
         return tuple("" if kind == "none" else f"{stem}_{place}" for place, kind in enumerate(self.leaves))
 
     def as_inputs(self, result: Any) -> dict[str, Any]:
@@ -64,12 +65,12 @@ class HoistedResult:
             if kind != kind_of(leaf):
                 raise ValueError(f"{self.title} gives {leaf!r:.40} where it gave a {kind} at the export")
             if kind == "size":
-                made[name] = torch.empty(leaf + 2, 0)  # torch fixes sizes of zero and one
+                made[name] = torch.empty(leaf + 2, 0, dtype=torch.float32)  # torch fixes sizes of zero and one
             elif kind == "tensor":  # a write into one would be seen in the other, as long as the inputs are these
                 made[name] = leaf.clone() if storage_id(leaf) in held else leaf
                 held.add(storage_id(leaf))
             elif kind != "none":
-                made[name] = torch.tensor(leaf)
+                made[name] = torch.tensor(leaf, dtype=torch.float32 if isinstance(leaf, float) else None)
         return made
 
     def as_result(self, inputs: Named) -> Any:
@@ -82,7 +83,8 @@ class HoistedResult:
             match kind:
                 case "fixed":
                     assert value is not None
-                    torch.ops.aten._assert_async.msg((value == example).all(), f"{name} is not {example}")
+                    same = value.reshape(()) == example  # which a tensor without elements is not
+                    torch.ops.aten._assert_async.msg(same, f"{name} is not {example}")
                     leaves.append(example)
                 case "size" if value is not None:
                     leaves.append(value.shape[0] - 2)
@@ -112,9 +114,10 @@ class HoistedCall(HoistedResult):
     sets: frozenset[str] = frozenset()
 
 
-def input_stem(title: str) -> str:
-    """How the names of all inputs begin that calls of a function, or reads, make."""
-    return re.sub(r"\W+", "_", title.rpartition(".")[2]).strip("_") + "__"
+def input_stem(title: str, *, whole: bool = False) -> str:
+    """How the names of all inputs begin that calls of a function, or reads, make: by the last part of its name, or the
+    `whole` of it."""
+    return re.sub(r"\W+", "_", title if whole else title.rpartition(".")[2]).strip("_") + "__"
 
 
 def facts_of_results(results: Iterable[HoistedResult]) -> dict[str, str]:
