@@ -364,6 +364,26 @@ def test_an_answer_from_before_a_change_is_not_told(name: str, home: Path, monke
     assert answers[0] != answers[1], "nothing was changed"
 
 
+@pytest.mark.slow
+def test_a_module_that_a_library_writes_for_one_process_keeps_no_run_from_being_resumed(home: Path) -> None:
+    """Story: torch_geometric writes the code of each of its layers to a new temporary file with dots in its name, and
+    imports that: no run of it could be continued."""
+    library = home / "lib" / "site-packages" / "templates.py"
+    library.parent.mkdir(parents=True)
+    library.write_text(
+        "import importlib.util, tempfile\n"
+        "with tempfile.NamedTemporaryFile('w', prefix='made.of.templates_', suffix='.py', delete=False) as file:\n"
+        "    file.write('def fine(): return True\\n')\n"
+        "spec = importlib.util.spec_from_file_location('made', file.name)\n"
+        "module = importlib.util.module_from_spec(spec)\nspec.loader.exec_module(module)\nfine = module.fine\n"
+    )
+    target = home / "target.py"
+    target.write_text(f"import sys; sys.path.insert(0, {str(library.parent)!r})\n{_MODEL}from templates import fine\n")
+    sources = sources_of(scan(target, "build")[0])
+    assert not [one for one in sources if "made.of.templates" in one]
+    assert not name_changes(sources)
+
+
 @pytest.mark.long
 def test_a_copy_that_reads_what_lies_beside_it_is_another_target(home: Path) -> None:
     told = []

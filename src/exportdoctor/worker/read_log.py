@@ -12,6 +12,7 @@ import importlib.metadata
 import os
 import re
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -50,6 +51,7 @@ _OUTSIDE = {
 _BY_DESCRIPTOR = "a file by its name and a folder's descriptor"
 _HEARD = frozenset({"open", "import", "os.listdir", "os.scandir", "sqlite3.connect", *_OUTSIDE})
 _PACKAGE_SEARCH = os.path.dirname(importlib.metadata.__file__)
+_COMPILED = re.compile(rf"(.*)/__pycache__/(.+)\.{sys.implementation.cache_tag}(?:\.opt-\w+)?\.pyc")
 _MAPPED_FILE = re.compile(rb" (/[^\n]+)")
 _ASKS = re.compile(
     r"\b(?:import|from)\b[^\n]*\b(?:time|timeit|tempfile|datetime|random|secrets|uuid)\b"
@@ -256,7 +258,9 @@ class ReadLog:
         elif "w" in mode or flags & os.O_TRUNC:
             self._written.add(full)
         elif "x" in mode or flags & os.O_EXCL:
-            if _is_by_user():  # not Python, which writes what it has compiled
+            if _is_named_by_chance():
+                self._written.add(full)
+            elif _is_by_user():  # not Python, which writes what it has compiled
                 self._note_file(full)
         elif "+" not in mode and flags & os.O_WRONLY:
             if not file_hash.link_identity(full):
@@ -393,8 +397,9 @@ def _matters(path: str) -> bool:
 def _source_of(path: str) -> str:
     try:
         return source_from_cache(path)
-    except ValueError:
-        return path
+    except ValueError:  # Python itself takes no name with dots
+        found = _COMPILED.fullmatch(path)
+        return f"{found[1]}/{found[2]}.py" if found else path
 
 
 def _is_index_of_sqlite(path: str) -> bool:
@@ -426,6 +431,15 @@ def _is_asked_by_user() -> bool:
         frame = frame.f_back
     file = asking_file(frame, directly=False)
     return file is not None and not file.startswith(OUR_FOLDER)
+
+
+def _is_named_by_chance() -> bool:
+    """Whether `tempfile` opens a new file, whose name no other process has had: a library may import what it writes
+    into it."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename == tempfile.__file__
 
 
 def _is_by_user() -> bool:

@@ -29,7 +29,7 @@ from exportdoctor.worker.describe.module_stack import running_modules
 from exportdoctor.worker.describe.symbol_origins import frames_of_attempt, user_frame_of
 
 _KEPT = 20_000
-_QUOTED = re.compile(r"satisfy the generated guard (.+)\.$", re.MULTILINE)
+_QUOTED = re.compile(r"satisfy the generated guard (.+?)\.?$", re.MULTILINE)
 _SAME = {"==": ("==",), "!=": ("!=",), **dict.fromkeys(("<=", ">="), ("<=", ">=")), **dict.fromkeys("<>", ("<", ">"))}
 """How torch may write a relation."""
 _LONGEST_STATEMENT = 1_000_000
@@ -156,11 +156,35 @@ def _to_blame(guards: list[Guard], mentioned: list[sympy.Basic], statement: str)
     )  # what fixes the size
     texts = (_without_sources(text, guards) for text in quotes)
     same = next((guard for text in texts for guard in about if _reads_as(guard.expr, text)), None)
+    same = same or next((guard for text in quotes if (guard := _bounding(about, text)) is not None), None)
     if same is not None:
         return same
     tied = next((guard for guard in about if len(guard.symbols.intersection(mentioned)) > 1), None)
     quoted = next((guard for guard in about if _numbers(guard.expr) & _numbers_in(statement)), None)
     return tied or quoted or (about[0] if about else None)
+
+
+def _bounding(guards: list[Guard], text: str) -> Guard | None:
+    """The guard about one size from which a range follows that torch quotes, as `2 <= size and size <= 63` does from
+    `size < 64`; its upper end before its lower one."""
+    plain = _without_sources(text, guards)
+    upper = [(int(end), int(end) + 1) for end in re.findall(r"size <= (\d+)", plain)]
+    lower = [(int(end), int(end) - 1) for end in re.findall(r"(\d+) <= size", plain)]
+    alone = [guard for guard in guards if len(guard.symbols) == 1]
+    for inside, outside in (*upper, *lower):
+        for guard in alone:
+            if _holds_at(guard.expr, inside) is True and _holds_at(guard.expr, outside) is False:
+                return guard
+    return None
+
+
+def _holds_at(expr: sympy.Basic, size: int) -> bool | None:
+    """Whether a guard about one size holds at it; None if that is not known."""
+    try:
+        value = expr.subs(next(iter(expr.free_symbols)), size)
+    except Exception:  # a function of torch's own that refuses the size
+        return None
+    return bool(value) if value in (sympy.true, sympy.false) else None
 
 
 def _only_one(guards: list[Guard], env: Any, statement: str) -> Guard | None:
