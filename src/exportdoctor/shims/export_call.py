@@ -105,7 +105,8 @@ class ExportCall:
         """The inputs that shims make for the programs for which arguments are converted; None if that is not known."""
         if self.wanted is None:
             return None
-        return frozenset(name for facts in self.wanted for name in facts.get(MADE_INPUTS, "").split(", "))
+        names = (name for facts in self.wanted for name in facts.get(MADE_INPUTS, "").split(", "))
+        return frozenset(filter(None, names))
 
     def with_options(self, **changes: Any) -> ExportCall:
         """The call with these options changed."""
@@ -133,12 +134,19 @@ class ExportCall:
 def require_facts(call: ExportCall) -> None:
     """Raise ValueError where converted inputs give other facts than each of the programs was made for."""
     found, programs = call.all_facts, call.wanted or ()
-    if any(found == dict(facts) for facts in programs):
-        return
-    for facts in programs[:1]:
-        what = next(one for one in (*facts, *found) if facts.get(one) != found.get(one))
-        wanted, given = (one.get(what, "nothing") for one in (facts, found))
-        raise ValueError(f"the program was made for one value of {what}, {wanted}, and found another, {given}")
+    differ = [[one for one in (*facts, *found) if not _is_given(call, facts, one)] for facts in programs]
+    if all(differ):
+        for facts, (what, *_) in zip(programs[:1], differ, strict=False):
+            wanted, given = (one.get(what, "nothing") for one in (facts, found))
+            raise ValueError(f"the program was made for one value of {what}, {wanted}, and found another, {given}")
+
+
+def _is_given(call: ExportCall, facts: Facts, what: str) -> bool:
+    """Whether one of the facts is as a program wants it. An input that it computes may be given as well."""
+    if what != MADE_INPUTS:
+        return facts.get(what) == call.facts.get(what)
+    names = frozenset(filter(None, facts.get(MADE_INPUTS, "").split(", ")))
+    return call.made <= names <= call.kwargs.keys()
 
 
 def named_inputs(signature: inspect.Signature, inputs: Inputs) -> dict[str, Any]:

@@ -31,10 +31,9 @@ LEAKED_CONSTANT = "fake tensor in the exported program constant's list"
 OF_UNUSED_CONSTANTS = "_unused_constant"
 """The function of torch that ends with a StopIteration on a constant that nothing uses, as one that `.data` gave."""
 UNSUPPORTED_INPUT = "Unsupported input type"
-REFUSED_OUTPUT = "in output, which is not a known type"
-"""What torch says of a result of forward of a class that it does not know. It looks at those of the module that is
-exported alone."""
 """Said before anything is traced, of what the exported module is given."""
+REFUSED_OUTPUT = "in output, which is not a known type"
+"""Said when all is traced, of what the exported module gives; torch does not look at what its submodules give."""
 
 _QUOTES = (
     "Caused by", "User [Ss]tack", r"C\+\+ Stack", "Framework stack", "Stack from", "from user code",
