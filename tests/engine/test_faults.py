@@ -210,3 +210,52 @@ def test_a_forward_that_prints_without_end_is_told_and_its_logs_are_bounded(
     for file in files:
         assert file.stat().st_size < 2 * 2**20
         assert "are left out here]" in file.read_text()
+
+
+REFUSING = """
+import torch
+from torch import nn
+
+
+def refuse(self, *_):
+    raise NotImplementedError
+
+
+def refusing(base, *names):
+    members = dict.fromkeys(("__len__", "__iter__", "__eq__", "__bool__", "__repr__", *names), refuse)
+    return type(f"Own{base.__name__}", (base,), members | {"__hash__": base.__hash__})
+
+
+VALUES = (
+    refusing(list, "__getitem__")([1, 2]), refusing(tuple)((1, -1)), refusing(set)([1]), refusing(str)("ab"),
+    refusing(dict, "items", "keys", "values", "__getitem__")(a=1), refusing(int)(3), refusing(object, "__getattr__")(),
+)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(3, 3)
+        for place, value in enumerate(VALUES):
+            setattr(self, f"value{place}", value)
+            setattr(self.up, f"value{place}", value)
+
+    def forward(self, x):
+        x = self.up(x)
+        return x * 2 if x.sum() > 0 else x
+
+
+def build():
+    return Model().eval(), (torch.ones(2, 3),)
+"""
+
+
+@pytest.mark.slow
+def test_values_that_refuse_to_be_looked_at_are_no_failure_of_the_forward(tmp_path: Path) -> None:
+    """Story: e3nn keeps tuples in its modules whose `len` raises. "The eager forward fails" was said of each model."""
+    (tmp_path / "refusing.py").write_text(REFUSING)
+    report = scan_file(tmp_path / "refusing.py", cure=True)
+    assert report.parts[0].verdict == "cured"
+    assert [(one.kind, one.module) for one in report.findings] == [("data_dependent_guard", "")]
+    assert report.parts[0].prescription is not None
+    assert report.parts[0].prescription.proof is not None

@@ -169,7 +169,7 @@ def _held_by(value: Any, undo: list[Callable[[], object]]) -> Iterator[Any]:
     """The values that a value holds; what puts them back is added to `undo`."""
     kind = type(value)
     if issubclass(kind, _CONTAINERS):
-        contents = _contents(value)
+        contents = contents_of(value)
         undo.append(partial(_restore_contents, value, contents))
         yield from contents
     elif issubclass(kind, tuple):
@@ -191,7 +191,7 @@ def _held_by(value: Any, undo: list[Callable[[], object]]) -> Iterator[Any]:
         undo.append(partial(place[1], place[0]))
     if not is_of_python(kind) and is_of_user(kind):
         attributes = attributes_of(value)
-        contents = _contents(attributes)
+        contents = contents_of(attributes)
         undo.append(partial(_restore_contents, attributes, contents))
         yield from contents
         for name, content in slots_of(value):
@@ -258,15 +258,15 @@ def _cells(function: FunctionType) -> Iterator[tuple[Any, Any]]:
             yield cell, cell.cell_contents
 
 
-def _contents(container: Any) -> tuple[Any, ...]:
+def contents_of(container: Any) -> tuple[Any, ...]:
     """What it holds; of a dict each key and its value in turn."""
-    kind = _builtin_class(container)
+    kind = builtin_class_of(container)
     if not kind.__len__(container):  # as most dicts of hooks
         return ()
     return tuple(chain.from_iterable(kind.items(container)) if issubclass(kind, dict) else kind.__iter__(container))
 
 
-def _builtin_class(container: Any) -> Any:
+def builtin_class_of(container: Any) -> Any:
     """The class whose methods read and write what is held: a subclass of a model's may forbid that, or note it."""
     kind = type(container)
     if kind.__module__ == "builtins" or kind is OrderedDict:
@@ -275,7 +275,7 @@ def _builtin_class(container: Any) -> Any:
 
 
 def _restore_contents(container: Any, contents: tuple[Any, ...]) -> None:
-    kind, now = _builtin_class(container), _contents(container)
+    kind, now = builtin_class_of(container), contents_of(container)
     if len(now) == len(contents) and all(map(operator.is_, now, contents)):
         return
     kind.clear(container)

@@ -8,12 +8,19 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from itertools import chain
 from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.failure.frames import is_local_file, is_user_file
-from exportdoctor.targets.held_state import attributes_of, is_of_python, is_of_user, slots_of, state_of_generator
+from exportdoctor.targets.held_state import (
+    attributes_of,
+    builtin_class_of,
+    contents_of,
+    is_of_python,
+    is_of_user,
+    slots_of,
+    state_of_generator,
+)
 from exportdoctor.targets.iterator_places import PLAIN_KINDS, place_of
 
 if TYPE_CHECKING:
@@ -150,7 +157,7 @@ def _words(value: Any, *, deep: bool) -> Iterator[Any]:
     elif not is_known and deep and _counts_writes(value):
         yield Writes(value._version)
     elif issubclass(type(value), _CONTAINERS):
-        yield len(value)
+        yield len(contents_of(value))
         if deep:
             yield from _items(value, _DEEPEST)
 
@@ -158,11 +165,12 @@ def _words(value: Any, *, deep: bool) -> Iterator[Any]:
 def _items(container: Any, depth: int) -> Iterator[Any]:
     """What it holds, also in containers in it: plain values, how often tensors were written into, and of any other
     value only what kind it is."""
-    if len(container) > _MOST_ITEMS:
+    contents = contents_of(container)
+    if len(contents) > 2 * _MOST_ITEMS:
         return
-    for item in chain.from_iterable(container.items()) if isinstance(container, dict) else container:
+    for item in contents:
         if issubclass(type(item), _CONTAINERS) and depth:
-            yield type(item).__name__, len(item), *_items(item, depth - 1)
+            yield type(item).__name__, len(contents_of(item)), *_items(item, depth - 1)
         elif issubclass(type(item), PLAIN_KINDS):
             yield _text(item)
         else:
@@ -178,5 +186,7 @@ def _counts_writes(value: Any) -> bool:
 
 def _text(value: Any) -> str | tuple[int, int]:
     """Of a long text, which a file may hold, its length and hash."""
-    is_long = isinstance(value, str | bytes) and len(value) > _LONG
-    return (len(value), hash(value)) if is_long else repr(value)
+    kind = builtin_class_of(value)  # a subclass of a model's may do anything else
+    if kind in (str, bytes) and (length := kind.__len__(value)) > _LONG:
+        return length, kind.__hash__(value)
+    return str(kind.__repr__(value))

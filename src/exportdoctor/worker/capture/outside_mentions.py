@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from exportdoctor.targets.held_state import attributes_of
+from exportdoctor.targets.held_state import attributes_of, contents_of
 from exportdoctor.torch_internals.dynamo_frames import references_by_dynamo
 
 _DEPTH = 5
@@ -65,7 +65,7 @@ def _parts(value: Any) -> Iterable[Any]:
     if isinstance(value, dict):
         return (*dict.keys(value), *dict.values(value))
     if isinstance(value, _CONTAINERS):
-        return kind.__iter__(value)
+        return contents_of(value)
     if kind is FunctionType:
         return (*(value.__closure__ or ()), *value.__dict__.values(), *(value.__defaults__ or ()))
     if kind is CellType:

@@ -173,7 +173,7 @@ class StructuralHash:
             self.write_value(item)
 
     def _write_items(self, value: Any, base: type) -> None:
-        self.write(base.__name__, len(value))
+        self.write(base.__name__, base.__len__(value))  # type: ignore[attr-defined]
         for key, item in base.items(value):  # type: ignore[attr-defined]
             self.write_value(key)
             self.write_value(item)
@@ -203,7 +203,7 @@ class StructuralHash:
         elif issubclass(base, dict):
             self._write_items(value, base)
         elif base in (list, tuple):
-            self.write(len(value))
+            self.write(base.__len__(value))  # type: ignore[attr-defined]
             self._write_all(base.__iter__(value))  # type: ignore[attr-defined]
         state = attributes_of(value)
         if self.owner is not None and base is object:
