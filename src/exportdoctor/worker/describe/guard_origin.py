@@ -156,7 +156,7 @@ def _to_blame(guards: list[Guard], mentioned: list[sympy.Basic], statement: str)
     )  # what fixes the size
     texts = (_without_sources(text, guards) for text in quotes)
     same = next((guard for text in texts for guard in about if _reads_as(guard.expr, text)), None)
-    same = same or next((guard for text in quotes if (guard := _bounding(about, text)) is not None), None)
+    same = same or next((guard for text in quotes if (guard := _find_bound(about, text)) is not None), None)
     if same is not None:
         return same
     tied = next((guard for guard in about if len(guard.symbols.intersection(mentioned)) > 1), None)
@@ -164,7 +164,7 @@ def _to_blame(guards: list[Guard], mentioned: list[sympy.Basic], statement: str)
     return tied or quoted or (about[0] if about else None)
 
 
-def _bounding(guards: list[Guard], text: str) -> Guard | None:
+def _find_bound(guards: list[Guard], text: str) -> Guard | None:
     """The guard about one size from which a range follows that torch quotes, as `2 <= size and size <= 63` does from
     `size < 64`; its upper end before its lower one."""
     plain = _without_sources(text, guards)
