@@ -226,6 +226,7 @@ def test_a_failure_that_the_part_never_meets_is_said_to_be_a_submodules_alone(tm
     assert alone == {"data_dependent_guard": False, "unregistered_pytree": True}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_submodules_give_each_other_is_a_failure_of_each_that_gives_it(tmp_path: Path) -> None:
     """Story: a class that a submodule gives, and the one around it, too: that of the outer one was "masked" by the

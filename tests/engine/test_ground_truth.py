@@ -13,7 +13,7 @@ from exportdoctor.core.records.target import BuildOptions
 from exportdoctor.core.run.report import FAILING, PartRecord, Report
 from scanning import scan_ref
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 WHOLE_ATTENTION = {7, 15, 23, 31}
 
@@ -34,7 +34,6 @@ def statuses(part: PartRecord) -> dict[str, str]:
     return {module.fqn: module.status for module in part.modules if module.status != "not_called"}
 
 
-@pytest.mark.long
 def test_the_whole_model_is_there(full: Report) -> None:
     assert full.target.parameters == 3_754_622_976
     assert full.target.weights == "fake"
@@ -96,7 +95,6 @@ def test_equal_modules_are_asked_once(full: Report) -> None:
     assert full.stats.answered_by_equality >= 790
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("ref", "part"),
     [

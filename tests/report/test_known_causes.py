@@ -339,6 +339,7 @@ def viewed():
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_branch_for_the_size_of_the_example_is_named(tmp_path: Path) -> None:
     (tmp_path / "native.py").write_text(NATIVE)

@@ -335,6 +335,7 @@ def test_the_shim_for_branches_beside_it_changes_nothing() -> None:
         _compare(_program(_call(module), shims), module)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_functions_that_refuse_nothing_found_are_not_run_for_it() -> None:
     class Largest(Experts):

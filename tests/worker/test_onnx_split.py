@@ -42,6 +42,7 @@ PATHS = st.lists(
 )
 
 
+@pytest.mark.long
 @given(PATHS, st.integers(1, 6))
 def test_each_piece_begins_with_a_numbered_block_and_has_nodes(paths: list[str], count: int) -> None:
     try:

@@ -175,6 +175,7 @@ def test_in_single_precision_no_tolerance_is_widened() -> None:
     assert widen_to_rounding(module, [one], [row]) == [row]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_noise_leaves_out_zeros_that_have_no_memory() -> None:
     """In a process of its own: to compute with them below a mode ends it."""
