@@ -135,10 +135,10 @@ def require_facts(call: ExportCall) -> None:
     """Raise ValueError where converted inputs give other facts than each of the programs was made for."""
     found, programs = call.all_facts, call.wanted or ()
     differ = [[one for one in (*facts, *found) if not _is_given(call, facts, one)] for facts in programs]
-    if all(differ):
-        for facts, (what, *_) in zip(programs[:1], differ, strict=False):
-            wanted, given = (one.get(what, "nothing") for one in (facts, found))
-            raise ValueError(f"the program was made for one value of {what}, {wanted}, and found another, {given}")
+    if programs and all(differ):
+        what = differ[0][0]
+        wanted, given = (one.get(what, "nothing") for one in (programs[0], found))
+        raise ValueError(f"the program was made for one value of {what}, {wanted}, and found another, {given}")
 
 
 def _is_given(call: ExportCall, facts: Facts, what: str) -> bool:

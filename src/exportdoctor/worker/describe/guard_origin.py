@@ -182,7 +182,7 @@ def _holds_at(expr: sympy.Basic, size: int) -> bool | None:
     """Whether a guard about one size holds at it; None if that is not known."""
     try:
         value = expr.subs(next(iter(expr.free_symbols)), size)
-    except Exception:  # a function of torch's own that refuses the size
+    except (ArithmeticError, AssertionError, TypeError, ValueError):  # a function of torch's own refuses the size
         return None
     return bool(value) if value in (sympy.true, sympy.false) else None
 
