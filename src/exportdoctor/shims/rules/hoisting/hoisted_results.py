@@ -128,7 +128,8 @@ def facts_of_results(results: Iterable[HoistedResult]) -> dict[str, str]:
             str(example) if kind == "fixed" else kind for kind, example in zip(one.leaves, one.example, strict=True)
         ]
         text = re.sub(r" at 0x[0-9a-f]+", "", repr(tree_unflatten(leaves, one.layout)))
-        found[f"{one.title}, call {one.number}"] = f"{text} of {', '.join(leaves)}" if "object" in text else text
+        other = f" ({one.stem})" if one.stem not in ("", input_stem(one.title)) else ""  # a function of the same name
+        found[f"{one.title}{other}, call {one.number}"] = f"{text} of {', '.join(leaves)}" if "object" in text else text
     return found
 
 
