@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
@@ -109,6 +110,15 @@ def test_a_client_of_a_forked_process_knows_how_it_ended() -> None:
     client = LineClient(pid, os.fdopen(writer, "wb"), io.BytesIO())
     assert name_exit(client.wait()) == "SIGKILL"
     assert name_exit(client.wait()) == "SIGKILL"
+
+
+def test_what_a_process_leaves_in_its_group_ends_when_its_end_is_seen() -> None:
+    """And not when the client is closed: its number may be that of another group by then."""
+    with client_of("import subprocess; print(subprocess.Popen(['sleep', '60']).pid, flush=True)") as client:
+        assert client.wait() == 0
+        pid = int(client._replies.readline())
+        with contextlib.suppress(psutil.NoSuchProcess):
+            psutil.Process(pid).wait(10)
 
 
 @pytest.mark.long

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -95,3 +96,13 @@ def test_a_child_that_runs_has_not_ended() -> None:
     assert child.poll() is None
     os.kill(child.pid, signal.SIGKILL)
     assert child.wait().outcome("p").signal == "SIGKILL"
+
+
+def test_the_end_of_a_child_kills_no_other_process_that_was_started_meanwhile() -> None:
+    """Other children are what a target has left behind only where orphans are adopted, as workers do."""
+    first = fork(sleep)
+    with subprocess.Popen(["sleep", "60"]) as other:
+        assert fork(lambda _: b"").wait().code == 0
+        assert other.poll() is None
+        other.kill()
+    first.end()

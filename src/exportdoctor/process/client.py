@@ -126,6 +126,8 @@ class LineClient(Closing):
         with self._reaping:
             if not self._has_exit:
                 self._has_exit, self._exit = self._reap()
+                if self._has_exit:
+                    kill_group(self.pid)  # at once: later its number may be that of another process
             return self._has_exit
 
     def _reap(self) -> tuple[bool, int | None]:
@@ -153,8 +155,7 @@ class LineClient(Closing):
         with self._reaping, contextlib.suppress(OSError):
             if not self._has_exit:
                 kill_below(self.pid)
-            kill_group(self.pid)
-            if not self._has_exit:
+                kill_group(self.pid)
                 os.kill(self.pid, signal.SIGKILL)  # it may have left its group
         self.wait()
         if self._mark:
