@@ -18,7 +18,7 @@ from exportdoctor.targets.configuration import ConfigurationPlan
 from exportdoctor.targets.eager import blame_target, run_once
 from exportdoctor.targets.factory.factory_plan import FactoryPlan, build_factory
 from exportdoctor.targets.inputs_file import InputsFileError
-from exportdoctor.targets.model.checkpoint import find_checkpoint, load_checkpoint
+from exportdoctor.targets.model.checkpoint import find_checkpoint, load_checkpoint, shorten
 from exportdoctor.targets.model.device import choose_device, choose_dtype, count_parameters, dtype_name
 from exportdoctor.targets.model.experts import (
     experts_implementation,
@@ -306,7 +306,7 @@ def _subject(
             first = first or error
             continue
         return subject, (
-            *_left_out(plan, subject.model),
+            *_left_out(plan, subject),
             *((Substitution(f"as {model_class.__name__}", str(first)),) if first else ()),
         )
     assert first is not None, "find_model_classes yields at least one"
@@ -317,21 +317,24 @@ def _subject(
     raise TargetError(f"{first.message}. {nor} {named}", hint=first.hint, stack=first.stack) from first
 
 
-def _left_out(plan: ConfigurationPlan, model: nn.Module) -> Iterator[Substitution]:
-    """What the checkpoint has and the model has not: its own code, its quantization."""
+def _left_out(plan: ConfigurationPlan, subject: ModelContext) -> Iterator[Substitution]:
+    """What the checkpoint has and the model has not: its own code, its quantization, values without a place."""
+    kind = type(subject.model).__name__
     if why := left_out_code(plan.config):
-        yield Substitution(f"as transformers' own {type(model).__name__}", why)
-    if (method := quantization_method(plan.config)) and not getattr(model, "is_quantized", False):
+        yield Substitution(f"as transformers' own {kind}", why)
+    if names := subject.left_out:
+        yield Substitution("without some of the checkpoint's values", f"{kind} has no place for {shorten(names)}")
+    if (method := quantization_method(plan.config)) and not getattr(subject.model, "is_quantized", False):
         why = f"quantization ({method}) is applied only where a checkpoint's weights are loaded, with --weights DIR"
         yield Substitution("without its quantization", why)
 
 
 def _context(model_class: Any, config: Any, options: BuildOptions, *, without_values: bool) -> ModelContext:
     device = choose_device(options)
-    model, fake = _with_weights(model_class, config, options, without_values=without_values)
+    model, fake, left_out = _with_weights(model_class, config, options, without_values=without_values)
     model.eval()
     _choose_placeholders(model.config)
-    subject = ModelContext(model=model, options=options, device=device, fake=fake)
+    subject = ModelContext(model=model, options=options, device=device, fake=fake, left_out=left_out)
     if "use_cache" not in forward_names(model):
         subject.text_config.use_cache = False
     return subject
@@ -357,13 +360,15 @@ def _check_memory(model: nn.Module) -> None:
 
 def _with_weights(
     model_class: Any, config: Any, options: BuildOptions, *, without_values: bool
-) -> tuple[nn.Module, Callable[[Any], Any] | None]:
+) -> tuple[nn.Module, Callable[[Any], Any] | None, tuple[str, ...]]:
+    """The model, what makes fake tensors of real ones, and the names of a checkpoint's values without a place."""
     import torch
 
     device, dtype = choose_device(options), choose_dtype(options)
     folder = find_checkpoint(options.weights)
     if folder is not None:
-        return load_checkpoint(model_class, config, folder=folder, dtype=dtype).to(device), None
+        loaded, left_out = load_checkpoint(model_class, config, folder=folder, dtype=dtype)
+        return loaded.to(device), None, left_out
 
     def construct() -> Any:
         with blame_target(f"transformers cannot build {model_class.__name__} from this configuration"):
@@ -372,10 +377,10 @@ def _with_weights(
     model = build_without_weights(construct)
     if options.weights == "random" and without_values:
         fake_parameters(model, device=device)
-        return model, None
+        return model, None, ()
     if options.weights == "random":
         if device.type == "cpu":
             _check_memory(model)
         random_parameters(model, device=device)
-        return model, None
-    return model, fake_parameters(model, device=device)
+        return model, None, ()
+    return model, fake_parameters(model, device=device), ()

@@ -1,6 +1,7 @@
 """Checkpoint folders: finds their files without reading them, and loads the weights with transformers' own loader.
 
-Every name and shape must match: a parameter without a value would give meaningless numbers.
+Every parameter must get a value of its shape: without one the numbers would be meaningless. Values that the model has
+no place for are left out, as transformers does, where the configuration names its class.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _BROKEN = "Check that its files are all there and whole, or download them again"
 _COMPLAINTS = (
     ("missing_keys", "has no values for"),
     ("mismatched_keys", "has other shapes for"),
-    ("unexpected_keys", "has values that the model has no place for"),
     ("error_msgs", "was refused"),
+    ("unexpected_keys", "has values that the model has no place for"),
 )
 
 
@@ -59,14 +60,18 @@ def checkpoint_identity(weights: str) -> list[list[object]]:
     return [[name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns] for name, stat in stats]
 
 
-def load_checkpoint(model_class: Any, config: Any, *, folder: Path, dtype: torch.dtype | None) -> nn.Module:
-    """The model with the folder's weights, on the CPU; `None` keeps the checkpoint's own dtype.
+def load_checkpoint(
+    model_class: Any, config: Any, *, folder: Path, dtype: torch.dtype | None
+) -> tuple[nn.Module, tuple[str, ...]]:
+    """The model with the folder's weights, on the CPU, and the names of values that it has no place for.
 
-    Raises UnreadableCheckpointError where one of its files is not there or not whole.
+    `None` keeps the checkpoint's own dtype. Raises TargetError where the checkpoint does not fit the class, and
+    UnreadableCheckpointError where one of its files is not there or not whole.
     """
     from safetensors import SafetensorError
 
     what = f"Loading {str(folder)!r} failed"
+    is_named = model_class.__name__ in (getattr(config, "architectures", None) or ())
     with blame_target(what):
         try:
             model, info = model_class.from_pretrained(
@@ -79,18 +84,19 @@ def load_checkpoint(model_class: Any, config: Any, *, folder: Path, dtype: torch
             )
         except (OSError, SafetensorError) as error:
             raise UnreadableCheckpointError(f"{what}: {summary(error)}", hint=_BROKEN) from error
-    check_loaded(info, folder=folder)
+    left_out = sorted(map(_name, info.pop("unexpected_keys", ()) or ())) if is_named else []
+    _check_loaded(info, folder=folder)
     assert hasattr(model, "forward")
-    return model  # type: ignore[no-any-return]
+    return model, tuple(left_out)
 
 
-def check_loaded(info: dict[str, Any], *, folder: Path) -> None:
+def _check_loaded(info: dict[str, Any], *, folder: Path) -> None:
     """Raise `TargetError` in one line if any name or shape did not fit."""
     for key, complaint in _COMPLAINTS:
         names = sorted(map(_name, info.get(key) or ()))
         if names:
             raise TargetError(
-                f"The checkpoint in {str(folder)!r} {complaint}: {_shorten(names)}",
+                f"The checkpoint in {str(folder)!r} {complaint}: {shorten(names)}",
                 hint="Check that the checkpoint belongs to this configuration",
             )
 
@@ -102,7 +108,8 @@ def _name(entry: Any) -> str:
     return str(entry)
 
 
-def _shorten(names: Iterable[str]) -> str:
+def shorten(names: Iterable[str]) -> str:
+    """The first three names, and how many more there are."""
     shown, *rest = (list(names)[:3], list(names)[3:])
     more = f" and {len(rest[0])} more" if rest[0] else ""
     return f"{', '.join(shown)}{more}"

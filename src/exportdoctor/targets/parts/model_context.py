@@ -61,12 +61,16 @@ class InputSearch:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelContext:
-    """A transformers model on its device. Where its weights are fake, `fake` makes fake tensors of real ones."""
+    """A transformers model on its device. Where its weights are fake, `fake` makes fake tensors of real ones.
+
+    `left_out` are the names of a checkpoint's values that it has no place for.
+    """
 
     model: nn.Module
     options: BuildOptions
     device: torch.device
     fake: Callable[[Any], Any] | None = None
+    left_out: tuple[str, ...] = ()
     search: InputSearch = field(default_factory=InputSearch, compare=False)
 
     @property
