@@ -15,6 +15,7 @@ from exportdoctor.core.run.lane_matrix import FailureName, StackLine
 from exportdoctor.lanes.bisect_environments import bisect_environments, read_environment
 from exportdoctor.lanes.bisect_versions import VersionRange, bisect_versions
 from exportdoctor.lanes.code_changes import code_changes
+from exportdoctor.lanes.environment_file import Environment
 from exportdoctor.lanes.lane import Lane, LaneSpec
 from exportdoctor.lanes.lane_question import script_question
 from exportdoctor.lanes.releases import releases_between
@@ -137,7 +138,7 @@ def test_packages_that_fail_only_together_are_told_as_such(folder: Path, capsys:
     assert not answer.alone
     assert not answer.unknown
     assert any("-    if value > 6:\n+    if value > 9:" in change.diff for change in answer.changes)
-    answer = bisect_environments(question, works, {"oddity": "1.1", "strange": "1.2"}, print)
+    answer = bisect_environments(question, works, Environment({"oddity": "1.1", "strange": "1.2"}), print)
     assert [one.line for one in answer.alone] == ["strange 1.0 -> 1.2"]
     assert "Fails with this alone: strange 1.0 -> 1.2." in render_bisection(answer, "md")
     (folder / "gone.txt").write_text("oddity==1.1\nstrange==7\n")

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
-import tomllib
-from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from packaging.utils import canonicalize_name
 
 from exportdoctor.core.errors import UsageError
-from exportdoctor.core.read_file import read_file
 from exportdoctor.core.run.bisection import Difference, EnvironmentBisection
 from exportdoctor.core.versions import installed_version, installed_versions
 from exportdoctor.lanes.bisect_versions import LaneAsker, Tell
 from exportdoctor.lanes.code_changes import code_changes
-from exportdoctor.lanes.lane import Lane, LaneSpec, here, list_lanes
+from exportdoctor.lanes.environment_file import Environment, read_environment_file
+from exportdoctor.lanes.lane import Lane, LaneSpec, here, is_same_release, list_lanes
 from exportdoctor.lanes.lane_maker import make_lane
 from exportdoctor.lanes.lane_question import LaneQuestion
 from exportdoctor.reduce import Verdict
@@ -25,45 +23,44 @@ from exportdoctor.reduce.difference_search import find_differences
 
 _ONE_BY_ONE = 12
 _NO_DIFFERENCE = {"pip", "setuptools", "wheel", "uv", "exportdoctor"}
-_PIN = re.compile(r"([A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?\s*===?\s*(\d[\w.!+-]*)")
-Environment = Mapping[str, str]
 
 
-def read_environment(given: str) -> dict[str, str]:
-    """The versions by package of a `pip freeze`, a requirements or a lock file, a lane or `here`. Raises UsageError."""
+def read_environment(given: str) -> Environment:
+    """What a `pip freeze`, a requirements or a lock file pins, or a lane or `here` has. Raises UsageError."""
     lane = next((one for one in (here(), *list_lanes()) if given in (one.name, one.spec.title)), None)
-    if lane is not None:
-        return _of_lane(lane)
-    try:
-        text = read_file(Path(given)).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        said = getattr(error, "strerror", None) or "it is no text"
-        raise UsageError(f"{given} cannot be read: {said}", hint="Give a lock file, a pip freeze or a lane") from error
-    found = _of_lock_file(text) or {
-        _normal(m[1]): m[2] for line in text.splitlines() if (m := _PIN.match(line.strip()))
-    }
-    if not found:
-        raise UsageError(f"{given} pins no package", hint="It should have lines such as transformers==4.57.1")
-    return found
+    return read_environment_file(Path(given)) if lane is None else Environment(_of_lane(lane))
+
+
+def find_difference(works: Environment, fails: Environment) -> tuple[Difference, ...]:
+    """The packages that one has in another release than the other, or not at all. A build is not told from a release
+    without one: lock files name no builds."""
+    names = sorted((works.versions.keys() | fails.versions.keys()) - _NO_DIFFERENCE)
+    pairs = [(one, works.versions.get(one, ""), fails.versions.get(one, "")) for one in names]
+    return tuple(
+        Difference(package=name, works=before, fails=after)
+        for name, before, after in pairs
+        if not (is_same_release(before, after) or is_same_release(after, before))
+    )
 
 
 def bisect_environments(
     question: LaneQuestion, works: Environment, fails: Environment, tell: Tell
 ) -> EnvironmentBisection:
     """Ask between both. Each lane has exactly what is named, beside what this environment has."""
-    names = sorted((works.keys() | fails.keys()) - _NO_DIFFERENCE)
-    found = [Difference(package=one, works=works.get(one, ""), fails=fails.get(one, "")) for one in names]
-    differences = tuple(one for one in found if one.works != one.fails)
+    differences = find_difference(works, fails)
     if not differences:
         raise UsageError("both environments have the same packages")
-    common = {one.package: one.works for one in found if one.works == one.fails}
+    changed = _NO_DIFFERENCE | {one.package for one in differences}
+    common = {name: version for name, version in works.versions.items() if name not in changed}
     asker = LaneAsker(question, tell)
 
     def lane(subset: tuple[Difference, ...]) -> Lane:
         wanted = {one.package: one.fails if one in subset else one.works for one in differences}
         packages = {name: version for name, version in {**common, **wanted}.items() if version}
-        if "torch" not in packages or packages["torch"] == installed_version("torch"):
-            packages = {name: one for name, one in packages.items() if installed_version(name) != one}
+        if "torch" not in packages or is_same_release(installed_version("torch"), packages["torch"]):
+            packages = {
+                name: one for name, one in packages.items() if not is_same_release(installed_version(name), one)
+            }
         return make_lane(LaneSpec(packages=packages, exact=True), tell) if packages else here()
 
     def ask(subset: tuple[Difference, ...]) -> Verdict:
@@ -72,7 +69,11 @@ def bisect_environments(
     asker.want(_name(differences, differences), lane(differences))
     ends = {subset: _confirm(asker, _name(subset, differences), lane(subset)) for subset in ((), differences)}
     hidden = [one for one in differences if not (one.works and one.fails) and installed_version(one.package)]
-    notes = [f"{one.package} is installed here and cannot be taken away from an environment" for one in hidden]
+    notes = [
+        *(f"{one.package} is installed here and cannot be taken away from an environment" for one in hidden),
+        *(f"of the environment that works: {said}" for said in works.left_out),
+        *(f"of the environment that fails: {said}" for said in fails.left_out if said not in works.left_out),
+    ]
     answer = EnvironmentBisection(
         asked=question.name,
         about=question.about,
@@ -125,23 +126,5 @@ def _of_lane(lane: Lane) -> dict[str, str]:
     """What it sees: its own packages, and behind them those of this environment."""
     pins = (pin.partition("==") for pin in lane.pins)
     beneath = () if "torch" in lane.spec.packages else metadata.distributions()
-    return {_normal(one.name): one.version for one in beneath} | {_normal(name): version for name, _, version in pins}
-
-
-def _of_lock_file(text: str) -> dict[str, str]:
-    """uv.lock, poetry.lock and pylock.toml list tables with name and version."""
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        return {}
-    tables = content.get("package") or content.get("packages")
-    rows = tables if isinstance(tables, list) else []
-    return {
-        _normal(one["name"]): one["version"]
-        for one in rows
-        if isinstance(one, dict) and isinstance(one.get("name"), str) and isinstance(one.get("version"), str)
-    }
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+    found: dict[str, str] = {canonicalize_name(one.name): one.version for one in beneath}
+    return found | {canonicalize_name(name): version for name, _, version in pins}

@@ -103,7 +103,7 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
             return True
         found = {canonicalize_name(one.name): one.version for one in distributions(path=[str(folder)])}
         wanted = (pin.partition("==") for pin in self.pins)
-        held = all(_same_release(found.get(canonicalize_name(name)), version) for name, _, version in wanted)
+        held = all(is_same_release(found.get(canonicalize_name(name)), version) for name, _, version in wanted)
         return held and Path(self.python).exists()
 
     @property
@@ -169,10 +169,10 @@ def spec_of(given: Mapping[str, str]) -> LaneSpec:
 
 
 def _is_here(name: str, version: str) -> bool:
-    return _same_release(installed_version(name), version)
+    return is_same_release(installed_version(name), version)
 
 
-def _same_release(found: str | None, version: str) -> bool:
+def is_same_release(found: str | None, version: str) -> bool:
     """Whether that is the version, or a build of it."""
     return found is not None and version in (found, found.partition("+")[0])
 

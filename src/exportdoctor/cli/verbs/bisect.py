@@ -80,10 +80,10 @@ def bisect(
 def _by_environment(
     asked: tuple[str, ...], parts: tuple[str, ...], exporter: str, works: str, fails: str, tell: Tell
 ) -> EnvironmentBisection:
-    from exportdoctor.lanes.bisect_environments import bisect_environments, read_environment
+    from exportdoctor.lanes.bisect_environments import bisect_environments, find_difference, read_environment
 
     both = read_environment(works), read_environment(fails)
-    changed = [name for name in both[0].keys() | both[1].keys() if both[0].get(name) != both[1].get(name)]
+    changed = [one.package for one in find_difference(*both)]
     return bisect_environments(_question(asked, parts, exporter, changed, iter(())), *both, tell)
 
 
