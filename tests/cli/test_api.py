@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import json
+import linecache
 import logging
 import math
 import os
@@ -134,6 +135,27 @@ def test_a_module_in_memory_is_cured_too(tmp_path: Path) -> None:
     lost = msgspec.structs.replace(part.prescription)
     with pytest.raises(UsageError, match="no longer knows the module"), lost.apply():
         pass
+
+
+CELL = """
+class Gate(nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            return x + 1
+        return x * 3
+"""
+
+
+@pytest.mark.long
+def test_rewrites_of_a_class_in_a_cell_of_a_notebook_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell is no file; its text is where Python's own tracebacks find it."""
+    name, space = "/tmp/ipykernel_1/1234.py", {"nn": nn, "__name__": "__main__"}
+    monkeypatch.setitem(linecache.cache, name, (len(CELL), None, CELL.splitlines(keepends=True), name))
+    exec(compile(CELL, name, "exec"), space)
+    report = exportdoctor.scan(space["Gate"](), (torch.ones(3, 4),), cure=False, progress=False)  # type: ignore[operator]
+    explained = report.findings[0].explain()._repr_markdown_()
+    assert "torch.where(x.sum() > 0, x + 1, x * 3)" in explained
+    assert explained.count("Tried: with this change the model exports, and computes the same on ") == 2
 
 
 def test_names_are_text_in_a_notebook_too() -> None:

@@ -221,13 +221,14 @@ def test_the_action_and_the_hook_run_a_scan_as_their_hosts_do(known_target: str,
         "GITHUB_STEP_SUMMARY": str(summary),
         "TARGET": known_target,
         "BASELINE": "",
-        "ARGUMENTS": "--exhaustive  --fail-on any",
+        "ARGUMENTS": "--exhaustive  --fail-on any\n--out 'two words'\n",
     }
     assert given.keys() > check["env"].keys()
     step = ("bash", "--noprofile", "--norc", "-e", "-o", "pipefail", str(tmp_path / "step.sh"))
-    done = subprocess.run(step, env=environment(**given), capture_output=True, text=True, check=False)
+    done = subprocess.run(step, env=environment(**given), cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.count("::error ") == 2
+    assert (tmp_path / "two words" / "report.json").exists()
     assert summary.read_text().startswith("# ")
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
     assert not hook["pass_filenames"]

@@ -27,6 +27,8 @@ from exportdoctor_tui.actions.choices import PickerItem
 from exportdoctor_tui.actions.commands import CommandLine, available_commands
 from exportdoctor_tui.pages import run_status
 from exportdoctor_tui.pages.copies import copies
+from exportdoctor_tui.pages.cure_page import cure
+from exportdoctor_tui.pages.details import repro
 from exportdoctor_tui.pages.story import story
 from exportdoctor_tui.screens.dialogs import Page
 from exportdoctor_tui.screens.picker import Picker
@@ -395,6 +397,20 @@ async def test_a_finding_without_a_repro_says_how_to_make_one() -> None:
         await settled(pilot)
         await press(pilot, "6")
         await shows(pilot, "F1 has no repro script yet", "exportdoctor repro")
+
+
+def test_of_a_module_in_memory_no_page_names_a_command_that_would_build_it() -> None:
+    view = view_of("crash")
+    assert view.started is not None
+    started = replace_struct(view.started, options=ScanOptions(cure=False))
+    view = replace(view, target=replace_struct(view.target, in_memory=True), started=started)
+    shown = selected(view, view.parts[0].record.name)
+    shown = replace(shown, part=replace(shown.part, record=replace_struct(shown.part.record, prescription=None)))
+    for page in (repro(shown).plain, cure(shown).plain):
+        assert "scan FILE.py:FUNCTION" in page
+        assert "exportdoctor repro" not in page
+        assert "Press a" not in page
+        assert "--no-cure" not in page
 
 
 @pytest.mark.slow

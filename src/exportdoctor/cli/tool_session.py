@@ -287,7 +287,7 @@ def _no_cure(part: PartRecord, report: Report, *, searched: bool) -> tuple[str, 
         return (wording.cut_off_note(report) or f"{part.name} is being scanned.",)
     if part.verdict == "passes":
         return (f"{wording.part_without_shims(part)}.",)
-    return (wording.no_cure(part, searched=searched),)
+    return (wording.no_cure(part, searched=searched, in_memory=report.target.in_memory),)
 
 
 async def _follow(process: asyncio.subprocess.Process, context: Context) -> list[str]:

@@ -27,6 +27,7 @@ _SIGNS = {
 }
 _BLANK = Content("")
 _MESSAGE = 130
+_TO_BUILD_AGAIN = "Write a function that returns the module and scan FILE.py:FUNCTION: then they are."
 
 
 def cure(selection: Selection) -> Content:
@@ -50,7 +51,9 @@ def _part(selection: Selection) -> Iterator[Content]:
     elif part.verdict == "passes":
         yield Content(f"{line(wording.part_without_shims(part))}.")
     elif selection.view.started is not None and not selection.view.started.options.cure:
-        yield Content(f"{line(wording.no_cure(part, searched=False))} Press a to try some.")
+        in_memory = selection.view.target.in_memory
+        further = " Press a to try some." if not in_memory else f" {_TO_BUILD_AGAIN}"
+        yield Content(f"{line(wording.no_cure(part, searched=False, in_memory=in_memory))}{further}")
     else:
         yield Content(line(wording.no_cure(part, searched=True)))
 

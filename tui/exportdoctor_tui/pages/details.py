@@ -119,6 +119,11 @@ def repro(selection: Selection) -> Content:
     finding = selection.finding
     if finding is None:
         return Content("")
+    if finding.repro is None and selection.view.target.in_memory:
+        return Content(
+            f"{finding.id} has no repro script: the module was in memory, and cannot be built again.\n"
+            "Write a function that returns it, and scan FILE.py:FUNCTION."
+        )
     if finding.repro is None:
         return Content.assemble(
             f"{finding.id} has no repro script yet.\n\n",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import linecache
 import os
 import re
 import tempfile
@@ -53,16 +54,20 @@ def _place_of(finding: Finding) -> tuple[str, int, str]:
     return (frame.file, frame.line, frame.source) if frame is not None else ("", 0, "")
 
 
+def _text_of(name: str) -> str:
+    """The text of a file, or of what was run under its name, as a notebook's cells are; empty if it is not there."""
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return "" if os.path.exists(name) else "".join(linecache.getlines(name))
+
+
 def edits_of(finding: Finding) -> tuple[LineEdit, ...]:
     """The rewrites that fit the finding's line, or a line on which its failure depends in the same file."""
     name, number, _ = _place_of(finding)
     if not name or not number or finding.stage != "export" or finding.fixed_by:
         return ()
-    try:
-        text = Path(name).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ()
-    if not is_unchanged(finding):
+    if not (text := _text_of(name)) or not is_unchanged(finding):
         return ()
     frames = [finding.guard, finding.value_origin, *(origin.frame for origin in finding.origins)]
     lines = [number, *(frame.line for frame in frames if frame is not None and frame.file == name)]
@@ -84,7 +89,7 @@ def proposals(finding: Finding) -> tuple[TriedRewrite, ...]:
     if not (edits := edits_of(finding)):
         return ()
     file = _place_of(finding)[0]
-    before, name = Path(file).read_text(encoding="utf-8"), short_path(file)
+    before, name = _text_of(file), short_path(file)
     return tuple(
         TriedRewrite(title=edit.title, diff=_diff(before, edit.text, name), result="not_tried") for edit in edits
     )
@@ -99,7 +104,7 @@ def try_rewrites(
     if not edits:
         return
     file = _place_of(finding)[0]
-    before = Path(file).read_text(encoding="utf-8")
+    before = _text_of(file)
     with tempfile.TemporaryDirectory(prefix="exportdoctor-") as folder:
         shim_file = Path(folder) / "rewrites.py"
         shim_file.write_text(

@@ -145,10 +145,11 @@ def _reasons(proof: Proof) -> tuple[tuple[str, str], ...]:
     return known or ((proof.refused[0], "; ".join(proof.refused_by)),)
 
 
-def no_cure(part: PartRecord, *, searched: bool) -> str:
-    """Said of a part that fails and has no prescription."""
+def no_cure(part: PartRecord, *, searched: bool, in_memory: bool = False) -> str:
+    """Said of a part that fails and has no prescription; `in_memory` as in the report's target."""
     if not searched:
-        return f"No shims were tried on {part.name}: the scan ran with --no-cure."
+        why = "this run does not search for them" if in_memory else "the scan ran with --no-cure"
+        return f"No shims were tried on {part.name}: {why}."
     if _failing_stage(part) in _DOES:
         return f"{part.name} exports, and no set of shims that was tried gets its program further."
     return f"No set of shims that was tried makes {part.name} export."
