@@ -11,6 +11,7 @@ import importlib
 import os
 import shutil
 import sqlite3
+import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch.package.package_exporter import PackageExporter
 
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.run import events as ev
@@ -167,6 +169,20 @@ CHANGES: dict[str, Change] = {
         "def fine(): return OK",
         files=({"w.safetensors": "1"}, {"w.safetensors": "0"}),
     ),
+    "a program that torch reads": Change(
+        code="W = torch.export.load(HERE / 'w.pt2').state_dict['w']\nOK = bool(W[0] > 0)\n"
+        "def fine(): return OK",
+        files=({"w.pt2": "1"}, {"w.pt2": "0"}),
+    ),
+    "a package of torch": Change(
+        code="W = torch.package.PackageImporter(str(HERE / 'w.package')).load_pickle('a', 'w')\n"
+        "OK = bool(W[0] > 0)\ndef fine(): return OK",
+        files=({"w.package": "1"}, {"w.package": "0"}),
+    ),
+    "a program of TorchScript": Change(
+        code="W = torch.jit.load(HERE / 'w.jit').w\nOK = bool(W[0] > 0)\ndef fine(): return OK",
+        files=({"w.jit": "1"}, {"w.jit": "0"}),
+    ),
     "a tensor of a file that torch opens": Change(
         code="OK = torch.from_file(str(HERE / 'raw'), size=1, dtype=torch.uint8).item() == ord('1')\n"
         "def fine(): return OK",
@@ -293,11 +309,33 @@ def write(folder: Path, files: dict[str, str | None]) -> None:
             save_file({"w": torch.full((8,), float(text))}, path)
             if times:
                 os.utime(path, ns=times)
+        elif name.endswith((".pt2", ".package", ".jit")):
+            save_with_torch(torch.full((8,), float(text)), path)
         elif name.endswith(".so"):
             path.unlink(missing_ok=True)
             shutil.copy(str(importlib.import_module(text).__file__), path)
         else:
             path.write_text(text)
+
+
+class Holder(torch.nn.Module):
+    def __init__(self, w: torch.Tensor) -> None:
+        super().__init__()
+        self.w = torch.nn.Buffer(w)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.w
+
+
+def save_with_torch(w: torch.Tensor, path: Path) -> None:
+    """Write it as a program, a package or TorchScript, as the name says."""
+    if path.suffix == ".pt2":
+        torch.export.save(torch.export.export(Holder(w), (w,)), path)
+    elif path.suffix == ".jit":
+        torch.jit.save(torch.jit.trace(Holder(w), w), path)  # type: ignore[no-untyped-call]
+    else:
+        with PackageExporter(str(path)) as exporter:
+            exporter.save_pickle("a", "w", w)
 
 
 def exports(file: Path, factory: str) -> bool:
@@ -361,6 +399,18 @@ def test_an_answer_from_before_a_change_is_not_told(name: str, home: Path, monke
         assert told == exports(file, change.factories[moment])
         answers.append(told)
     assert answers[0] != answers[1], "nothing was changed"
+
+
+@pytest.mark.long
+def test_weights_that_the_target_is_the_first_to_load_are_seen_to_change(home: Path) -> None:
+    """Of safetensors nothing was imported yet when the watch began: a fresh process, as the command line has."""
+    file, told = home / "target.py", []
+    file.write_text(_MODEL + CHANGES["weights that were read and let go"].code + "\n")
+    for value in ("1", "0"):
+        write(home, {"w.safetensors": value})
+        command = [sys.executable, "-m", "exportdoctor", "scan", f"{file}:build", "--no-cure", "--quiet"]
+        told.append(subprocess.run(command, capture_output=True, check=False).returncode)
+    assert told == [0, 1]
 
 
 @pytest.mark.slow

@@ -60,7 +60,10 @@ _ASKS = re.compile(
 )
 """Code that may ask for the time or for chance."""
 _UNSEEN = {
-    r"\bfrom_file\(|\btokenizers\b|Tokenizer(?:Fast)?\b|Processor\.from_pretrained": "files that a library opens",
+    r"\bfrom_file\(|\btokenizers\b|Tokenizer(?:Fast)?\b|Processor\.from_pretrained"
+    r"|\b(?:h5py|tables|netCDF4|zarr|pyarrow|fastparquet|polars|duckdb|lmdb|cv2|soundfile|torchaudio|torchcodec|faiss"
+    r"|sentencepiece|gguf|tensorstore|onnxruntime)\b|\bread_(?:parquet|feather|orc|hdf|image|file|video)\("
+    r"|\baoti_load_package\b": "files that a library opens",
     r"\bmultiprocessing\b|\bjoblib\b|\bProcessPool": "another process",
     r"datetime64\(\s*['\"](?:now|today)|\bTimestamp\.(?:now|today)|\b(?:event_loop\(\)|loop)\.time\(": "the clock",
     r"(?i:\bsqlite3?\b[\s\S]*\battach\b)": "a database that another one attaches",
@@ -174,6 +177,7 @@ class ReadLog:
             (os, "lstat", self._note_before(os.lstat, self._note_link)),
             (os, "readlink", self._note_before(os.readlink, self._note_link)),
             *self._safetensors_openers(),
+            *self._torch_readers(),
             *self._draws.wrappers(),
         ]
         with patch_attributes(patches):
@@ -200,9 +204,11 @@ class ReadLog:
 
     def _safetensors_openers(self) -> list[tuple[Any, str, Any]]:
         """It opens files in Rust, which no hook sees, and what it has mapped may be gone before it is looked for."""
-        opener = getattr(sys.modules.get("safetensors"), "safe_open", None)
-        if opener is None:
+        try:
+            import safetensors  # the user's code may be the first to do so, and then take the function that is here now
+        except ImportError:
             return []
+        opener = safetensors.safe_open
 
         def open_noted(filename: Any, *args: Any, **kwargs: Any) -> Any:
             self._note_file(filename)
@@ -210,6 +216,28 @@ class ReadLog:
 
         users = [module for module in list(sys.modules.values()) if attributes_of(module).get("safe_open") is opener]
         return [(module, "safe_open", open_noted) for module in users]
+
+    def _torch_readers(self) -> list[tuple[Any, str, Any]]:
+        """What torch opens in C++: archives of torch.export and torch.package, and those of TorchScript."""
+        parts: Any = getattr(sys.modules.get("torch"), "_C", None)
+        reader: Any = getattr(parts, "PyTorchFileReader", None)
+        load: Any = getattr(parts, "import_ir_module", None)
+        note = self._note_file
+
+        def load_noted(unit: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
+            note(filename)
+            return load(unit, filename, *args, **kwargs)
+
+        patches: list[tuple[Any, str, Any]] = [(parts, "import_ir_module", load_noted)] if load else []
+        if reader is not None:
+
+            class NotingReader(reader):  # type: ignore[misc]
+                def __init__(self, file: Any, *args: Any) -> None:
+                    note(file)
+                    super().__init__(file, *args)
+
+            patches.append((parts, "PyTorchFileReader", NotingReader))
+        return patches
 
     def note_working_folder(self) -> None:
         """The user's code runs, and may ask where it is."""
