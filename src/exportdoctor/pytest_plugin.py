@@ -12,6 +12,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -123,8 +124,7 @@ class ExportChecker:
         from exportdoctor.api import create_run, scan_plan
         from exportdoctor.core.errors import ExportdoctorError
 
-        config = self._request.config
-        identity = _identity(self._request.node.nodeid, config.rootpath) if options.use_cache else None
+        identity = _identity(self._request.node.nodeid) if options.use_cache else None
         try:
             folder = create_run(plan)
             report = scan_plan(plan, options, folder, identity=identity)
@@ -365,20 +365,19 @@ def _failure_text(report: Report, difference: BaselineDifference) -> str:
     return wording.plain("\n\n".join(blocks) or "the export did not end with a verdict")
 
 
-def _identity(test: str, root: Path) -> Mapping[str, object]:
-    """What a module's answers depend on beside itself: the test, and the local code that is imported."""
+def _identity(test: str) -> Mapping[str, object]:
+    """What a module's answers depend on beside itself: the test, the local code that is imported, and its values."""
+    from exportdoctor.core.failure.frames import is_local_file
     from exportdoctor.core.file_hash import file_identity
+    from exportdoctor.targets.loaded_values import digest_values
 
-    sources = {}
+    files = {}
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if (
-            isinstance(file, str)
-            and "site-packages" not in file
-            and os.path.commonpath([root, os.path.abspath(file)]) == str(root)
-        ):
-            sources[file] = file_identity(file)
-    return {"test": test, "sources": sources}
+        if isinstance(module, ModuleType) and isinstance(file, str) and is_local_file(os.path.abspath(file)):
+            files[file] = module
+    sources = {file: file_identity(file) for file in files}
+    return {"test": test, "sources": sources, "values": digest_values(files.values())}
 
 
 def _as_data(record: Any) -> Any:

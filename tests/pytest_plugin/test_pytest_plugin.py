@@ -133,14 +133,58 @@ def test_a_known_failure_hides_no_other_check_of_its_test(project: pytest.Pytest
     red.stdout.fnmatch_lines(["*broken: test_models.py::test_both#2*"])
 
 
+VALUES = """
+import functools, json, re, types
+from dataclasses import dataclass
+import pytest, torch
+from torch import nn
+
+@dataclass
+class Settings:
+    count: int
+    names: frozenset = frozenset({"one", "other", "third"})
+
+with open("settings.json") as file:
+    HELD = types.SimpleNamespace(read=[Settings(json.load(file))], pattern=re.compile("a"), weight=torch.ones(3))
+FLAGS = {"a", "b", "c"}
+LATER = functools.partial(print, HELD)
+
+class Gate(nn.Module):
+    def forward(self, x):
+        if HELD.read[0].count and x.sum() > 0:
+            return x + 1
+        return x * 2
+
+@pytest.fixture
+def anything():
+    return lambda: 1
+
+def test_gate(assert_exportable, anything):
+    report = assert_exportable(Gate(), (torch.ones(3),))
+    print("CACHED", report.stats.answered_from_cache, report.stats.probes)
+"""
+
+
+@pytest.mark.long
+def test_a_file_that_was_read_at_import_is_seen_to_change(project: pytest.Pytester) -> None:
+    """And where it has not, in a process with other hashes, the answer is told again."""
+    project.makepyfile(test_values=VALUES)
+    words = ("-s", "test_values.py")
+    Path("settings.json").write_text("0")
+    session(project, *words).assert_outcomes(passed=1)
+    session(project, *words).stdout.fnmatch_lines(["*CACHED 2 2*"])
+    Path("settings.json").write_text("1")
+    session(project, *words).assert_outcomes(failed=1)
+
+
 @pytest.mark.night
 def test_what_is_unchanged_is_answered_from_the_cache(project: pytest.Pytester) -> None:
     words = ("-k", "layer", "-s")
-    session(project, *words).stdout.fnmatch_lines(["*CACHED 0 1*"])
-    session(project, *words).stdout.fnmatch_lines(["*CACHED 1 1*"])
-    session(project, *words, "--export-no-cache").stdout.fnmatch_lines(["*CACHED 0 1*"])
+    session(project, *words).stdout.fnmatch_lines(["*CACHED 0 2*"])
+    session(project, *words).stdout.fnmatch_lines(["*CACHED 2 2*"])
+    session(project, *words, "--export-no-cache").stdout.fnmatch_lines(["*CACHED 0 2*"])
     (project.path / "gate.py").write_text(OTHER)
-    session(project, *words).stdout.fnmatch_lines(["*CACHED 0 1*"])
+    session(project, *words).stdout.fnmatch_lines(["*CACHED 0 2*"])
 
 
 @pytest.mark.night
