@@ -15,6 +15,7 @@ from exportdoctor.core.run.report import FAILING
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.cure.try_shims import try_shims
 from exportdoctor.report import wording
+from exportdoctor.report.wording.findings import next_step
 from exportdoctor.shims import ExportCall, apply_shims, export_program, find
 from exportdoctor.store.runs import read_run
 from exportdoctor.worker.translate.onnx_session import OnnxSession
@@ -243,6 +244,9 @@ def test_what_submodules_give_each_other_is_a_failure_of_each_that_gives_it(tmp_
         "    def forward(self, x):\n        if x.sum() > 0:\n            x = x + 1\n"
         "        return self.outer(x)[0]\n\n\n"
         "class Giving(Whole):\n    def forward(self, x):\n        return self.outer(x)\n\n\n"
+        "class Later(Whole):\n    def forward(self, x):\n        if x.sum() > 0:\n            x = x + 1\n"
+        "        return self.outer(x)\n\n\n"
+        "def later():\n    return Later().eval(), (torch.ones(2, 3),)\n\n\n"
         "def build():\n    return Whole().eval(), (torch.ones(2, 3),)\n\n\n"
         "def giving():\n    return Giving().eval(), (torch.ones(2, 3),)\n"
     )
@@ -251,11 +255,15 @@ def test_what_submodules_give_each_other_is_a_failure_of_each_that_gives_it(tmp_
     assert (status["outer"], status["outer.inner"]) == ("fails_own", "fails_own")
     refused = [one for one in report.findings if one.kind == "unregistered_pytree"]
     assert {name for one in refused for name in one.modules} == {"outer", "outer.inner"}
-    assert all(one.behind is None and not one.with_stand_ins for one in refused)
-    whole = scan_file(tmp_path / "kept.py", factory="giving").parts[0].modules
-    assert {one.fqn: one.status for one in whole}["outer.inner"] == "fails_own", (
+    assert all(one.behind is None and not one.with_stand_ins and one.only_alone for one in refused)
+    assert next_step(refused[0]).startswith("Nothing, for the part, unless its own outputs hold such a value. ")
+    giving = scan_file(tmp_path / "kept.py", factory="giving")
+    assert {one.fqn: one.status for one in giving.parts[0].modules}["outer.inner"] == "fails_own", (
         "where the part gives it, the innermost"
     )
+    assert not any(one.only_alone for one in giving.findings)
+    later = scan_file(tmp_path / "kept.py", factory="later", cure=True)
+    assert not any(one.only_alone for one in later.findings), "the part meets it once its own failure is cured"
 
 
 @pytest.mark.long

@@ -77,7 +77,7 @@ def help_text(tables: tuple[str, ...]) -> Content:
         Content.assemble(
             ("✓ passes  ", "$text-success"), ("✗ fails  ", "$text-error"), ("✚ cured  ", "$text-warning"),
             ("☠ crashed  ", "$text-secondary"), ("◷ timed out  ", "$text-secondary"),
-            ("○ never called  · not tried", "$foreground 75%"),
+            ("○ not called  · not tried", "$foreground 75%"),
         )
     ]  # fmt: skip
     if "Tree of submodules" in tables:

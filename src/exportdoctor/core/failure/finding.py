@@ -89,8 +89,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One failure. `module` is the deepest submodule whose code fails; `only_inside` is set where it passes alone.
 
     `only_alone`: only a submodule that is exported by itself shows it; the part exports with shims and never met it, or
-    torch refuses the type of what the submodule is given, which inside the part it does not look at. `with_stand_ins`:
-    only a module whose submodules were replaced shows it; the part exports with shims and never met it.
+    torch refuses the type of what the submodule is given or returns, at which it does not look inside the part.
+    `with_stand_ins`: only a module whose submodules were replaced shows it; the part exports with shims and never met
+    it.
 
     `guard` is the line that made the guard which a declared dimension violates, `value_origin` the one that made the
     value which torch refused when the forward was over. `dimensions` are the fewest dynamic

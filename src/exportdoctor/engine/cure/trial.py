@@ -73,6 +73,11 @@ class ShimTrial:
     note: str = ""
     met_before: bool = False
 
+    @property
+    def outcomes(self) -> tuple[Outcome, Outcome]:
+        """Before it and with it."""
+        return self.before, self.outcome
+
 
 @dataclass(frozen=True, kw_only=True)
 class CuringSet:

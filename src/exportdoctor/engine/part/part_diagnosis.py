@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from exportdoctor.core.failure.identity import each_violation, line_identity, same_failure, same_line
 from exportdoctor.core.failure.messages import REFUSED_OUTPUT, UNSUPPORTED_INPUT
 from exportdoctor.core.protocol.scan import Captured
-from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.outcome import Failure, Outcome
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.run.report import NumbersCheck
 from exportdoctor.core.scan_options import ScanOptions
@@ -145,7 +145,7 @@ class PartDiagnosis:
 
     def is_met_alone(self, group: FailureGroup) -> bool:
         """Whether submodules alone show it: the part was made to export, and no attempt at it ended in this; or torch
-        refuses the inputs of a submodule, which inside the part are values of Python. Outputs may be the part's, too.
+        refuses the inputs or outputs of a submodule, which inside the part are values of Python.
 
         Not known where a size or a value was fixed for it: that may hide it.
         """
@@ -166,15 +166,20 @@ class PartDiagnosis:
         passed = self.cure.stages or self.cure.cures[0].outcome.stages
         if mine.failure is not None and passed.get(mine.failure.stage) != "pass":
             return False  # the part did not get so far
-        met = [outcome for trial in self.cure.trials for outcome in (trial.before, trial.outcome)]
+        met = [outcome for trial in self.cure.trials for outcome in trial.outcomes]
         return not any(self.same_failure(one, mine) or _same_line_of_module(one, mine) for one in met)
 
     def _is_of_boundary(self, group: FailureGroup) -> bool:
-        """Whether torch refuses what submodules are given. Of what the part is given it refuses first."""
+        """Whether torch refuses what submodules are given, or what they give. Of what the part is given it refuses
+        first; what the part gives is not known before its other failures are mended."""
         failure = group.leading_verdict.outcome.failure
-        refused = failure is not None and any(UNSUPPORTED_INPUT in one.message for one in failure.exceptions)
-        is_of_code = failure is None or failure.culprit is not None
-        return refused and not is_of_code and all(one.fqn != self.captured.prefix for one in group.verdicts)
+        if failure is None or any(one.fqn == self.captured.prefix for one in group.verdicts):
+            return False
+        if _says(failure, REFUSED_OUTPUT):
+            met = [outcome for trial in self.cure.trials for outcome in trial.outcomes] if self.cure is not None else []
+            met += [self.root.outcome] if self.root is not None else []
+            return not any(one.failure is not None and _says(one.failure, REFUSED_OUTPUT) for one in met)
+        return failure.culprit is None and _says(failure, UNSUPPORTED_INPUT)
 
     def _hidden_verdicts(self, known: list[FailureGroup]) -> list[ModuleVerdict]:
         """Failures that the search for a cure met behind the first, and that no module showed."""
@@ -231,9 +236,13 @@ class PartDiagnosis:
         """Whether torch refuses what this module gives, and not what the part gives: that happens where the module is
         exported by itself, whatever its submodules give."""
         failure = verdict.outcome.failure
-        if failure is None or not any(REFUSED_OUTPUT in one.message for one in failure.exceptions):
+        if failure is None or not _says(failure, REFUSED_OUTPUT):
             return False
         return self.root is not None and not same_line(verdict.outcome, self.root.outcome)
+
+
+def _says(failure: Failure, words: str) -> bool:
+    return any(words in one.message for one in failure.exceptions)
 
 
 def _is_of_operator(outcome: Outcome) -> bool:

@@ -6,7 +6,7 @@ from exportdoctor.core.failure.explanations import documented_limit_of
 from exportdoctor.core.failure.finding import Finding, KnownIssueRecord
 from exportdoctor.core.failure.identity import across_parts, code_of
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.failure.messages import UNSUPPORTED_INPUT, first_line, without_hints
+from exportdoctor.core.failure.messages import REFUSED_OUTPUT, UNSUPPORTED_INPUT, first_line, without_hints
 from exportdoctor.core.run.report import Report
 from exportdoctor.report.wording import known_causes, operators
 from exportdoctor.report.wording.formatting import count, finding_count, issue_name, module_name, short_path
@@ -362,6 +362,10 @@ def _is_of_given_types(finding: Finding) -> bool:
     return UNSUPPORTED_INPUT in finding.exception.message
 
 
+def _is_of_returned_types(finding: Finding) -> bool:
+    return REFUSED_OUTPUT in finding.exception.message
+
+
 def only_alone(finding: Finding) -> str:
     """That the part does not meet it, where only a submodule that is exported by itself does, or a module whose
     submodules were replaced; else empty."""
@@ -372,6 +376,8 @@ def only_alone(finding: Finding) -> str:
         return ""
     if _is_of_given_types(finding):
         return f"Seen only where {where} is exported by itself: inside the part torch does not check what it is given."
+    if _is_of_returned_types(finding):
+        return f"Seen only where {where} is exported by itself: inside the part torch does not check what it returns."
     return f"Seen only where {where} is exported by itself: the part exports with shims, and never met it."
 
 
@@ -392,7 +398,10 @@ def next_step(finding: Finding) -> str:
     Where numbers differ, the command that finds out where.
     """
     if finding.only_alone and not finding.locate:
-        return f"Nothing, for the part. To export {module_name(finding.module)} by itself: {usual_step(finding)}"
+        unless = ", unless its own outputs hold such a value" if _is_of_returned_types(finding) else ""
+        return (
+            f"Nothing, for the part{unless}. To export {module_name(finding.module)} by itself: {usual_step(finding)}"
+        )
     if finding.locate and not known_causes.step(finding):
         return f"{finding.locate} names the node and the line where the numbers begin to differ, if there is one."
     issues = (issue for issue in finding.known_issues if not issue.elsewhere)

@@ -34,7 +34,7 @@ STATUS_WORDS = {
     "fails_own": "fails itself",
     "fails_child": "a child fails",
     "cured": "exports with shims",
-    "not_called": "never called",
+    "not_called": "never called as a module",
     "crashed": "crashed",
     "timed_out": "timed out",
     "not_asked": "not tried",
@@ -68,7 +68,7 @@ def remark(row: Row) -> str:
 def evidence(record: ModuleRecord | None, status: str) -> str:
     """The evidence for a module's status, after the word for it; `record` is None where there is no verdict yet."""
     if status == "not_called":
-        return "forward does not call it with these inputs."
+        return "with these inputs no forward calls it; its methods may be called."
     if record is None or status == "not_asked":
         return "there is no verdict."
     if status == "unknown":
