@@ -27,6 +27,8 @@ SAME = [
      "to be a constant (9)."),
 ]  # fmt: skip
 
+PENDING = "Pending unbacked symbols {} not in returned outputs FakeTensor(..., size={}) (({}), u2).\nDid you"
+SAME += [(PENDING.format("{u4, u3}", "(s77, 4)", "4, 1"), PENDING.format("{u3, u4}", "(u1,)", "1,"))]
 OTHER = [
     ("Could not guard on data-dependent expression u0 > 1", "Could not guard on data-dependent expression Eq(u0, 0)"),
     ("Found <class 'a.Cache'> in output", "Found <class 'a.Other'> in output"),

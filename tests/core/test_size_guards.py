@@ -57,8 +57,24 @@ def test_what_torch_suggests_starts_where_the_guards_of_the_message_take_all() -
     message = said("t", place, f"((-4) + {place}) != 1") + "\n" + said("h", "L['x'].size()[2]", f"(1 + {place}) != 1")
     suggested = "\nSuggested fixes:\n  t = Dim('t', min=5, max=512)\n  _h = Dim('_h', max=7)\n  h = 8*_h - 3\n\n"
     assert suggested_fixes(message + suggested) == [
-        "t = Dim('t', min=6, max=512)", "_h = Dim('_h', min=1, max=7)", "h = 8*_h - 3",
+        "t = Dim('t', min=6, max=512)", "_h = Dim('_h', min=2, max=7)", "h = 8*_h - 3",
     ]  # fmt: skip
+
+
+class Folds(nn.Module):
+    """Takes each multiple of 8."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(-1, 8) * 2
+
+
+def test_the_root_of_a_multiple_is_suggested_from_the_size_on_that_torch_takes() -> None:
+    with pytest.raises(torch._dynamo.exc.UserError) as caught:
+        torch.export.export(Folds(), (torch.randn(16),), dynamic_shapes=({0: Dim("n")},))
+    assert suggested_fixes(str(caught.value)) == ["_n = Dim('_n', min=2, max=oo)", "n = 8*_n"]
+    program = torch.export.export(Folds(), (torch.randn(16),), dynamic_shapes=({0: 8 * Dim("_n")},)).module()
+    with pytest.raises(AssertionError, match="Guard failed"):
+        program(torch.ones(8))
 
 
 class Pools(nn.Module):

@@ -98,7 +98,7 @@ def test_the_root_of_a_multiple_less_a_number_has_a_least_size() -> None:
     shown = ExceptionRecord(type="torch._dynamo.exc.UserError", message=message)
     finding = msgspec.structs.replace(ATTENTION, kind=FailureKind.DYNAMIC_DIM_SPECIALISED, exception=shown)
     said = wording.next_step(msgspec.structs.replace(finding, known_issues=()))
-    assert "`_length = Dim('_length', min=1, max=512)` and `length = 8*_length - 3`" in said
+    assert "`_length = Dim('_length', min=2, max=512)` and `length = 8*_length - 3`" in said
     with pytest.raises(AssertionError, match="Please specify an appropriate min value"):
         torch.export.export(torch.nn.ReLU(), (torch.ones(13),), dynamic_shapes=({0: 8 * Dim("_length", max=512) - 3},))
     torch.export.export(torch.nn.ReLU(), (torch.ones(13),), dynamic_shapes=({0: 8 * Dim("_length", min=1) - 3},))
@@ -117,7 +117,7 @@ def test_the_sizes_that_guards_take_are_told_beside_one_that_is_fixed() -> None:
     shown = ExceptionRecord(type="UserError", message="\n".join(["Constraints violated (m, s, h)! For more", *lines]))
     finding = msgspec.structs.replace(ATTENTION, kind=FailureKind.DYNAMIC_DIM_SPECIALISED, exception=shown)
     said = wording.next_step(msgspec.structs.replace(finding, known_issues=()))
-    assert "`s = Dim('s', min=5, max=64)` and `_h = Dim('_h', max=32)` and `h = 2*_h`. Make the code" in said
+    assert "`s = Dim('s', min=5, max=64)` and `_h = Dim('_h', min=2, max=32)` and `h = 2*_h`. Make the code" in said
     assert said.endswith("Make the code independent of `m`, or declare it static.")
 
 
@@ -132,7 +132,7 @@ def test_a_message_of_several_dimensions_is_split_by_their_lines() -> None:
     assert told.startswith("Constraints violated (steps)!")
     assert second in told
     assert "batch" not in told
-    assert suggested_fixes(told) == ["_steps = Dim('_steps', min=1)", "steps = 2*_steps"]
+    assert suggested_fixes(told) == ["_steps = Dim('_steps', min=2)", "steps = 2*_steps"]
     assert with_one_violation("something else", second) == "something else"
 
 

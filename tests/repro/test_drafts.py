@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import linecache
 import subprocess
@@ -26,6 +27,7 @@ from exportdoctor.repro.script import code_lines
 from exportdoctor.repro.verify import verify
 from exportdoctor.worker.repro.script.literals import tensor_code, torch_module_code
 from exportdoctor.worker.repro.script.operator_schemas import declare_operators
+from exportdoctor.worker.repro.torch_calls import as_ending
 
 pytestmark = pytest.mark.slow
 
@@ -219,6 +221,12 @@ class Model(torch.nn.Module):
             x = x * factor
         return x if mask is None else x + mask
 """
+
+
+@pytest.mark.parametrize("code", ["x[1:n] = torch.ones((n, 4))", "torch.add(x, y)", "x.y = z", "(x, y)[0]"])
+def test_the_last_line_of_a_draft_returns_what_is_an_expression(code: str) -> None:
+    ast.parse(f"def f():\n    {as_ending(code)}")
+    assert as_ending(code).startswith("return ") == ("=" not in code)
 
 
 ANSWERED = """

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
+from exportdoctor.torch_internals.example_values import decide_by_example
 from found_rows import inputs_of, module_of
 from scanning import scan_file
 
@@ -198,3 +199,16 @@ def build():
     assert part.prescription.shims == ("branches-as-example",)
     assert part.prescription.proof is not None
     assert part.prescription.proof.refused
+
+
+class Chunks(nn.Module):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return x * 2 if 4 * mask.nonzero().shape[0] < x.shape[0] else x * 3
+
+
+def test_a_question_that_may_not_be_assumed_ends_in_torchs_own_exception() -> None:
+    """Longformer's, of a value and a dynamic size, ended in a KeyError: torch's exception has the example's size."""
+    refused = torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode
+    args, shapes = (torch.ones(9), torch.tensor([True, False])), ({0: torch.export.Dim("n")}, None)
+    with pytest.raises(refused, match=r"4\*u\d+ < 9 \(unhinted: 4\*u\d+ < s\d+\)"), decide_by_example(lambda *_: False):
+        torch.export.export(Chunks(), args, dynamic_shapes=shapes)

@@ -14,6 +14,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +69,9 @@ class Change:
 
 
 _HELPER: _Files = ({"helper.py": _FINE}, {"helper.py": _BROKEN})
+_BUILT = "_psutil_linux"
+"""The name that the C library of psutil starts by."""
+_SHARED = f"/dev/shm/exportdoctor-test-{os.getpid()}.txt"
 _DATA: _Files = ({"data.txt": "1"}, {"data.txt": "0"})
 _TWO = """
 from torch import nn
@@ -106,6 +110,36 @@ CHANGES: dict[str, Change] = {
         code="def fine():\n    if not torch.compiler.is_exporting(): return True\n"
         "    import helper\n    return helper.FINE",
         files=_HELPER,
+    ),
+    "a module that is only looked for": Change(
+        code="HAS = importlib.util.find_spec('optional_helper') is not None\ndef fine(): return not HAS",
+        files=({}, {"optional_helper.py": ""}),
+    ),
+    "a folder that is only looked for": Change(
+        code="HAS = importlib.util.find_spec('optional_helper') is not None\ndef fine(): return not HAS",
+        files=({}, {"optional_helper/any.txt": ""}),
+    ),
+    "a module in front of another": Change(
+        code="sys.path[:0] = [str(HERE / 'over'), str(HERE / 'lib')]\nimport rules_of_it\n"
+        "def fine(): return rules_of_it.FINE",
+        files=({"over/x": "", "lib/rules_of_it.py": _FINE}, {"over/rules_of_it.py": _BROKEN}),
+    ),
+    "a package in front of a module": Change(
+        code="def fine(): return importlib.import_module('helper').FINE",
+        files=({"helper.py": _FINE}, {"helper/__init__.py": _BROKEN}),
+    ),
+    "an extension that is built": Change(
+        code=f"try:\n    import {_BUILT}\n    HAS = True\nexcept ImportError:\n    HAS = False\n"
+        "def fine(): return not HAS",
+        files=({}, {f"{_BUILT}.so": "psutil._psutil_linux"}),
+    ),
+    "an extension in a package that is built": Change(
+        code=f"try:\n    from ops_of_it import {_BUILT}\n    HAS = True\nexcept ImportError:\n    HAS = False\n"
+        "def fine(): return not HAS",
+        files=({"ops_of_it/__init__.py": ""}, {f"ops_of_it/{_BUILT}.so": "psutil._psutil_linux"}),
+    ),
+    "a file in shared memory": Change(
+        code=f"def fine(): return open({_SHARED!r}).read() == '1'", files=({_SHARED: "1"}, {_SHARED: "0"})
     ),
     "a module that was not there": Change(
         code="def fine():\n    try:\n        import helper\n"
@@ -365,11 +399,12 @@ def scan(file: Path, factory: str) -> tuple[list[ev.AnyEvent], bool, int]:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with nothing known."""
     monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path / "home"))
     (tmp_path / "target").mkdir()
-    return tmp_path / "target"
+    yield tmp_path / "target"
+    Path(_SHARED).unlink(missing_ok=True)
 
 
 @pytest.mark.slow
@@ -399,6 +434,16 @@ def test_an_answer_from_before_a_change_is_not_told(name: str, home: Path, monke
         assert told == exports(file, change.factories[moment])
         answers.append(told)
     assert answers[0] != answers[1], "nothing was changed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [("-O",), ("-W", "error"), ("-X", "utf8")], ids=" ".join)
+def test_an_option_of_the_interpreter_is_another_surrounding(options: tuple[str, ...]) -> None:
+    code = "from exportdoctor.store.digest import surroundings; print(surroundings())"
+    asked = ([sys.executable, *words, "-c", code] for words in ((), options))
+    env = os.environ | {"LC_ALL": "en_US.ISO-8859-1", "PYTHONUTF8": "0"}
+    plain, other = (subprocess.run(words, capture_output=True, check=True, env=env).stdout for words in asked)
+    assert plain != other
 
 
 @pytest.mark.long

@@ -10,6 +10,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterable, Mapping
+from importlib.machinery import all_suffixes
 from os import PathLike
 
 _LARGEST_HASHED = 8 * 2**20
@@ -23,6 +24,8 @@ LISTING = "list:"
 """Prefix of a folder whose files were listed."""
 LINK = "link:"
 """Prefix of a path of which was asked whether it is there or a link, and to what."""
+SEARCH = "import:"
+"""Prefix of a folder and a module's name that was looked for in it."""
 WORKING_FOLDER = "cwd:"
 UNRECORDED = "never:"
 """Prefix of a reason why not all that was read is known: then nothing is ever the same."""
@@ -89,6 +92,15 @@ def link_identity(path: str) -> str:
         return ""
 
 
+def module_identity(stem: str) -> str:
+    """What there is that an import may take, by a folder and a module's name in it: files, or a package's folder."""
+    found = [suffix for suffix in all_suffixes() if os.path.isfile(stem + suffix)]
+    if os.path.isdir(stem):
+        inside = (suffix for suffix in all_suffixes() if os.path.isfile(os.path.join(stem, f"__init__{suffix}")))
+        found.append(f"/{next(inside, '')}")
+    return " ".join(found)
+
+
 def variable_identity(name: str, environment: Mapping[str, str]) -> str:
     """An environment variable's value as a digest, for it may be a secret; empty where it is not set."""
     value = environment.get(name)
@@ -119,6 +131,8 @@ def is_unchanged(what: str, identity: str) -> bool:
         return working_folder_identity() == identity
     if what.startswith(LINK):
         return link_identity(what.removeprefix(LINK)) == identity
+    if what.startswith(SEARCH):
+        return module_identity(what.removeprefix(SEARCH)) == identity
     if what.startswith(LISTING):
         return listing_identity(what.removeprefix(LISTING)) == identity
     return file_identity(what, by_status=identity.startswith(BY_STATUS)) == identity

@@ -6,6 +6,7 @@ Equal digests mean equal results; whatever is expensive to compare counts as dif
 from __future__ import annotations
 
 import hashlib
+import locale
 import os
 import platform
 import sys
@@ -16,7 +17,16 @@ from pathlib import Path
 import msgspec
 
 from exportdoctor.core.codec import encode
-from exportdoctor.core.file_hash import LINK, LISTING, UNRECORDED, VARIABLE, WORKING_FOLDER, file_sha256, is_unchanged
+from exportdoctor.core.file_hash import (
+    LINK,
+    LISTING,
+    SEARCH,
+    UNRECORDED,
+    VARIABLE,
+    WORKING_FOLDER,
+    file_sha256,
+    is_unchanged,
+)
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run.events import AnyEvent, PartCaptured, ProbeFinished, TargetOpened
 from exportdoctor.core.scan_options import ScanOptions, result_options
@@ -55,12 +65,20 @@ def surroundings() -> dict[str, object]:
     """Interpreter, installed distributions, our own source, environment variables and accelerator."""
     return {
         "python": sys.version,
+        "interpreter": _interpreter_options(),
         "machine": (platform.system(), platform.machine()),
         "distributions": sorted(_distributions()),
         "exportdoctor": _own_source(),
         "variables": sorted(item for item in os.environ.items() if item[0].startswith(_VARIABLES)),
         "accelerator": _driver(),
     }
+
+
+def _interpreter_options() -> list[object]:
+    """Options of Python, also those that it takes from variables, that decide what code does."""
+    flags = sys.flags
+    modes = (flags.optimize, flags.dev_mode, flags.utf8_mode, flags.bytes_warning, sys.get_int_max_str_digits())
+    return [modes, sys.warnoptions, locale.getpreferredencoding(False)]
 
 
 def file_digest(path: Path) -> str:
@@ -102,16 +120,20 @@ def without_temporary(sources: Mapping[str, str]) -> dict[str, str]:
     """Without the temporary files that are gone, such as those that a library writes for one process and imports: that
     they differ says nothing to people. Answers that read one are not told again."""
     temporary = os.path.join(tempfile.gettempdir(), "")
-    return {
-        what: identity
-        for what, identity in sources.items()
-        if not (what.startswith(temporary) and not os.path.exists(what))
-    }
+    return {what: identity for what, identity in sources.items() if not _is_gone(what, temporary)}
+
+
+def _is_gone(what: str, temporary: str) -> bool:
+    path = what.removeprefix(SEARCH)
+    there = os.path.dirname(path) if path != what else path
+    return path.startswith(temporary) and not os.path.exists(there)
 
 
 def _name_source(what: str) -> str:
     if what == WORKING_FOLDER:
         return "the working directory"
+    if what.startswith(SEARCH):
+        return f"what import {Path(what.removeprefix(SEARCH)).name} finds"
     if what.startswith(LINK):
         return Path(what.removeprefix(LINK)).name
     if what.startswith(LISTING):

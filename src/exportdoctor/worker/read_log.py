@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import source_from_cache
 from itertools import islice
@@ -31,7 +31,8 @@ from exportdoctor.targets.held_state import attributes_of
 from exportdoctor.worker.call_listener import CallListener, asking_file
 from exportdoctor.worker.drawn_numbers import OUR_WRAPPERS, DrawnNumbers
 
-_NOT_FILES = ("/proc/", "/sys/", "/dev/", "/memfd:")
+_NOT_FILES, _FILES = ("/proc/", "/sys/", "/dev/", "/memfd:"), ("/dev/shm/",)
+"""Paths at which there is nothing that stays what it is, and those among them at which there are files."""
 # what the shell counts, and our own
 _IGNORED_VARIABLES = frozenset({"_", "SHLVL", "PWD", "OLDPWD"})
 _OWN_VARIABLES = "EXPORTDOCTOR_"
@@ -48,6 +49,7 @@ _OUTSIDE = {
     "socket.gethostname": "the machine's name",
     "ctypes.dlsym": "a function of a C library",
 }
+_DELETED = " (deleted)"
 _BY_DESCRIPTOR = "a file by its name and a folder's descriptor"
 _HEARD = frozenset({"open", "import", "os.listdir", "os.scandir", "sqlite3.connect", *_OUTSIDE})
 _PACKAGE_SEARCH = os.path.dirname(importlib.metadata.__file__)
@@ -60,10 +62,11 @@ _ASKS = re.compile(
 )
 """Code that may ask for the time or for chance."""
 _UNSEEN = {
-    r"\bfrom_file\(|\btokenizers\b|Tokenizer(?:Fast)?\b|Processor\.from_pretrained"
-    r"|\b(?:h5py|tables|netCDF4|zarr|pyarrow|fastparquet|polars|duckdb|lmdb|cv2|soundfile|torchaudio|torchcodec|faiss"
-    r"|sentencepiece|gguf|tensorstore|onnxruntime)\b|\bread_(?:parquet|feather|orc|hdf|image|file|video)\("
-    r"|\baoti_load_package\b": "files that a library opens",
+    r"\bfrom_file\(|\btokenizers\b|Tokenizer(?:Fast)?\b|Processor\.from_pretrained|\baoti_load_package\b"
+    r"|\bread_(?:parquet|feather|orc|hdf|image|file|video)\("
+    r"|\b(?:import|from)\b[^\n]*(?<![.\w])(?:h5py|tables|netCDF4|zarr|pyarrow|fastparquet|polars|duckdb|lmdb|cv2"
+    r"|soundfile|torchaudio|torchcodec|faiss|sentencepiece|gguf|tensorstore|onnx|onnxruntime)\b"
+    "": "files that a library opens",
     r"\bmultiprocessing\b|\bjoblib\b|\bProcessPool": "another process",
     r"datetime64\(\s*['\"](?:now|today)|\bTimestamp\.(?:now|today)|\b(?:event_loop\(\)|loop)\.time\(": "the clock",
     r"(?i:\bsqlite3?\b[\s\S]*\battach\b)": "a database that another one attaches",
@@ -104,7 +107,6 @@ class ReadLog:
     def __init__(self) -> None:
         self.known: dict[str, str] = {}
         self._written: set[str] = set()
-        self._imports: set[str] = set()
         self._modules: set[str] = set()
         self._mapped: set[bytes] = set()
         self._environment: dict[str, str] = {}
@@ -135,7 +137,7 @@ class ReadLog:
 
     def forget(self) -> None:
         """Drop what was read until now: by the process that this one was forked from, for purposes of its own."""
-        for kept in (self.known, self._written, self._imports, self._modules, self._mapped):
+        for kept in (self.known, self._written, self._modules, self._mapped):
             kept.clear()
         self.take_environment()
         self._take_state()
@@ -180,8 +182,14 @@ class ReadLog:
             *self._torch_readers(),
             *self._draws.wrappers(),
         ]
-        with patch_attributes(patches):
-            yield
+        finder = _ListeningFinder(self._note_search)
+        sys.meta_path.insert(0, finder)
+        try:
+            with patch_attributes(patches):
+                yield
+        finally:
+            with suppress(ValueError):  # the user's code may have put others in its place
+                sys.meta_path.remove(finder)
 
     def _note_before(self, function: Callable[..., Any], note: Callable[[Any], None]) -> Callable[..., Any]:
         """A function of a path, which notes what is there first."""
@@ -246,7 +254,6 @@ class ReadLog:
     def collect(self, since: int = 0) -> dict[str, str]:
         """All that was read until now, or since so much was known; with modules imported before the log began."""
         self._note_modules()
-        self._note_failed_imports()
         self._note_mapped_files()
         self._draws.look()
         if self.listener.was_stopped():
@@ -261,7 +268,7 @@ class ReadLog:
         if event == "open":
             self._hear_open(*args)
         elif event == "import":
-            self._imports.add(args[0])
+            self._note_search(args[0])
         elif event in ("os.listdir", "os.scandir"):
             self._note_listing(args[0])
         elif event == "sqlite3.connect":
@@ -280,7 +287,7 @@ class ReadLog:
             return
         if not mode and not os.path.isabs(os.fsdecode(path)) and _is_asked_by_user():
             self._never(_BY_DESCRIPTOR)
-        if full.startswith(_NOT_FILES):
+        if _is_no_file(full):
             if full.startswith(("/proc/", "/sys/")) and _is_asked_by_user():
                 self._never("what the system tells of itself")
         elif "w" in mode or flags & os.O_TRUNC:
@@ -310,7 +317,7 @@ class ReadLog:
     def _note_path(self, path: str) -> None:
         if path.endswith(".pyc"):
             path = _source_of(path)
-        if path in self.known or path in self._written or path.startswith(_NOT_FILES) or not _matters(path):
+        if path in self.known or path in self._written or _is_no_file(path) or not _matters(path):
             return
         self.known[path] = identity = file_hash.file_identity(path, by_status=not is_local_file(path))
         if len(identity) == 64 and is_local_file(path):
@@ -386,16 +393,20 @@ class ReadLog:
             if isinstance(path, str) and path not in self.known and path.endswith((".py", ".so")):
                 self._note_file(path)
 
-    def _note_failed_imports(self) -> None:
-        """A module that was looked for and not found may be there next time."""
-        missing = {name.partition(".")[0] for name in self._imports} - sys.modules.keys()
-        self._imports.clear()
-        for folder in dict.fromkeys(sys.path) if missing else ():
-            if not os.path.isdir(folder) or not is_local_file(os.path.join(folder, "x")):
-                continue
-            for name in missing:
-                self._note_file(os.path.join(folder, f"{name}.py"))
-                self._note_file(os.path.join(folder, name, "__init__.py"))
+    def _note_search(self, name: str) -> None:
+        """What an import looks for in the user's folders: it may be there next time, before what was taken."""
+        package, _, stem = name.rpartition(".")
+        places = getattr(sys.modules.get(package), "__path__", ()) if package else sys.path
+        noting, self._busy.noting = self._busy.noting, True
+        try:
+            for folder in map(os.path.abspath, [place for place in places if isinstance(place, str)]):
+                key = file_hash.SEARCH + os.path.join(folder, stem)
+                if key not in self.known and is_local_file(os.path.join(folder, "x")):
+                    self.known[key] = file_hash.module_identity(os.path.join(folder, stem))
+        except (OSError, ValueError):  # there is no working directory any more
+            pass
+        finally:
+            self._busy.noting = noting
 
     def _note_mapped_files(self) -> None:
         """Files that C code has mapped, such as weights: no hook sees them being opened."""
@@ -404,6 +415,8 @@ class ReadLog:
         except OSError:
             return
         for path in map(os.fsdecode, mapped - self._mapped):
+            if path.startswith(_FILES) and path.endswith(_DELETED):
+                continue  # memory that processes share, or a semaphore
             if is_local_file(path) and not _is_system_library(path) and not _is_index_of_sqlite(path):
                 self._note_file(path)
         self._mapped |= mapped
@@ -412,7 +425,22 @@ class ReadLog:
         self.known.setdefault(file_hash.UNRECORDED + reason, "-")
 
 
+class _ListeningFinder:
+    """Finds nothing, and tells what is looked for: `find_spec` and `import_module` raise no audit event."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> None:
+        """Called for each module that is not loaded."""
+        self._note(name)
+
+
 LOG = ReadLog()
+
+
+def _is_no_file(path: str) -> bool:
+    return path.startswith(_NOT_FILES) and not path.startswith(_FILES)
 
 
 @cache

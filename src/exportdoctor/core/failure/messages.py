@@ -57,6 +57,7 @@ _HINTS = re.compile(r"\s*\((?:unhinted: (?:[^()]|\([^()]*\))*|Size-like symbols:
 # What to look for, and what to put in its place. Order matters: names first, then numbers.
 _VARYING = (
     (re.compile(r"Caused by: \([^\n]*"), ""),  # torch 2.9 glues it to the line before
+    (re.compile(r"(Pending unbacked symbols) [^\n]*"), r"\1"),  # it goes on with a tensor, whatever sizes that has
     (re.compile(r"Constraints violated \([^\n]*?\)!"), "Constraints violated!"),
     (re.compile(r"You marked \S+ as dynamic"), "You marked <input> as dynamic"),
     (re.compile(r"(model attributes?: )[\w., ]+"), r"\1<name>"),

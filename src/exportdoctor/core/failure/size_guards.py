@@ -54,7 +54,8 @@ def raise_least_sizes(fixes: list[str], message: str) -> list[str]:
     """Lines that torch suggests, with the least size from which on the guards of the same message take all.
 
     torch suggests `min=5` beside a guard that refuses 5, `_h` from 1 on for `h = 4*_h` beside one that refuses 4, and
-    no least size for a root of which another dimension is a multiple less a number, which could be negative.
+    no least size for a root of which another dimension is a multiple less a number, which could be negative. A root
+    that is no size of an input itself (`_h`) is a new symbol, which torch takes to be 2 or more.
     """
     guards, ends = guards_of_sizes(message), {line.partition(" = ")[0]: _ends_of(line) for line in fixes}
     least: dict[str, int] = {}
@@ -66,6 +67,8 @@ def raise_least_sizes(fixes: list[str], message: str) -> list[str]:
         match = _MULTIPLE.fullmatch(line)
         name = line.partition(" = ")[0]
         root = match[3] if match else name
+        if match and root.startswith("_"):
+            least[root] = max(least.get(root, 0), 2)
         if name not in guards or root not in ends or (not match and "Dim(" not in line):
             continue
         size_at = partial(_multiple, int(match[2] or 1), _number(match[4])) if match else int

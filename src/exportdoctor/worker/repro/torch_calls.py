@@ -8,6 +8,7 @@ Where torch refuses a fixed size when the forward is over, what fixed it comes l
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import traceback
@@ -91,12 +92,12 @@ def write_call_drafts(part: PartCapture, probe: Probe, outcome: Outcome) -> Iter
             before = calls[:place]
             for end in _endings(calls[place], before, {}, outcome):
                 bodies += _slices(end, before, values)
-        bodies += [[f"return {fact[1]}"] for fact in facts if fact[0] == "suspected"][: -_PLACES - 1 : -1]
+        bodies += [[as_ending(fact[1])] for fact in facts if fact[0] == "suspected"][: -_PLACES - 1 : -1]
     else:
         for end in _endings(calls.pop() if stopped else None, calls, symbols, outcome):
             bodies += _slices(end, calls, values)
         if stopped and facts[-1][1:] > [""]:
-            bodies += _slices(f"return {facts[-1][1]}", calls, values)
+            bodies += _slices(as_ending(facts[-1][1]), calls, values)
     # new tensors in place of given ones hide where a value came from: they come first only where much would be left
     for lines in sorted(bodies, key=lambda lines: len(lines) > _SHORT):
         if len(lines) > _MOST:
@@ -181,6 +182,15 @@ def _guard_endings(facts: list[list[Any]], line: str, asked_by: str) -> Iterator
             yield before, _ASKING.get(asked_by, f"return {how}({{}})").format(code)
         if len(seen) == _PLACES:
             return
+
+
+def as_ending(code: str) -> str:
+    """The last line of a function: a recorded call returns, an assignment to a slice is a statement by itself."""
+    try:
+        ast.parse(code, mode="eval")
+    except SyntaxError:
+        return code
+    return f"return {code}"
 
 
 def _endings(last: Any, calls: list[Any], symbols: dict[str, str], outcome: Outcome) -> Iterator[str]:
