@@ -24,7 +24,7 @@ LISTING = "list:"
 """Prefix of a folder whose files were listed."""
 LINK = "link:"
 """Prefix of a path of which was asked whether it is there or a link, and to what."""
-SEARCH = "import:"
+MODULE_SEARCH = "import:"
 """Prefix of a folder and a module's name that was looked for in it."""
 WORKING_FOLDER = "cwd:"
 UNRECORDED = "never:"
@@ -131,8 +131,8 @@ def is_unchanged(what: str, identity: str) -> bool:
         return working_folder_identity() == identity
     if what.startswith(LINK):
         return link_identity(what.removeprefix(LINK)) == identity
-    if what.startswith(SEARCH):
-        return module_identity(what.removeprefix(SEARCH)) == identity
+    if what.startswith(MODULE_SEARCH):
+        return module_identity(what.removeprefix(MODULE_SEARCH)) == identity
     if what.startswith(LISTING):
         return listing_identity(what.removeprefix(LISTING)) == identity
     return file_identity(what, by_status=identity.startswith(BY_STATUS)) == identity

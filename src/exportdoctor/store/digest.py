@@ -20,7 +20,7 @@ from exportdoctor.core.codec import encode
 from exportdoctor.core.file_hash import (
     LINK,
     LISTING,
-    SEARCH,
+    MODULE_SEARCH,
     UNRECORDED,
     VARIABLE,
     WORKING_FOLDER,
@@ -124,7 +124,7 @@ def without_temporary(sources: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_gone(what: str, temporary: str) -> bool:
-    path = what.removeprefix(SEARCH)
+    path = what.removeprefix(MODULE_SEARCH)
     there = os.path.dirname(path) if path != what else path
     return path.startswith(temporary) and not os.path.exists(there)
 
@@ -132,8 +132,8 @@ def _is_gone(what: str, temporary: str) -> bool:
 def _name_source(what: str) -> str:
     if what == WORKING_FOLDER:
         return "the working directory"
-    if what.startswith(SEARCH):
-        return f"what import {Path(what.removeprefix(SEARCH)).name} finds"
+    if what.startswith(MODULE_SEARCH):
+        return f"what import {Path(what.removeprefix(MODULE_SEARCH)).name} finds"
     if what.startswith(LINK):
         return Path(what.removeprefix(LINK)).name
     if what.startswith(LISTING):

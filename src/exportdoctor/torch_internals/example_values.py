@@ -11,7 +11,7 @@ from typing import Any
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.torch_internals.graph_modules import program_nodes
 from exportdoctor.torch_internals.hook import Hook
-from exportdoctor.torch_internals.shape_env import hinted
+from exportdoctor.torch_internals.shape_env import fill_in_sizes
 
 _SETTING = "fake_tensor_propagate_real_tensors"
 _TOLD = re.compile(r"Runtime assertion failed for expression (.+?) on node")
@@ -42,7 +42,7 @@ def decide_by_example(may_assume: Callable[[Any, Any], bool]) -> Iterator[None]:
     def assert_if_it_may_be(env: Any, condition: Any, message: str, *rest: Any, **kwargs: Any) -> Any:
         if message.startswith(_DECIDED) and not may_assume(env, condition):
             asked = condition if message.endswith(("True", "False")) else condition.lhs  # a number: value == 5
-            raise env._make_data_dependent_error(hinted(env, asked), asked)
+            raise env._make_data_dependent_error(fill_in_sizes(env, asked), asked)
         return plain(env, condition, message, *rest, **kwargs)
 
     with (

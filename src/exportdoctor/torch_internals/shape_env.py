@@ -52,7 +52,7 @@ NEW_SYMBOLS = Hook(
 )
 
 
-def hinted(env: Any, expression: Any) -> Any:
+def fill_in_sizes(env: Any, expression: Any) -> Any:
     """The expression with the example's number for each symbol of an input's size."""
     known = getattr(env, "backed_var_to_val", None) or env.var_to_val  # its name until 2.9
     return expression.xreplace({symbol: known[symbol] for symbol in expression.free_symbols if symbol in known})

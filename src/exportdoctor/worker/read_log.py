@@ -400,7 +400,7 @@ class ReadLog:
         noting, self._busy.noting = self._busy.noting, True
         try:
             for folder in map(os.path.abspath, [place for place in places if isinstance(place, str)]):
-                key = file_hash.SEARCH + os.path.join(folder, stem)
+                key = file_hash.MODULE_SEARCH + os.path.join(folder, stem)
                 if key not in self.known and is_local_file(os.path.join(folder, "x")):
                     self.known[key] = file_hash.module_identity(os.path.join(folder, stem))
         except (OSError, ValueError):  # there is no working directory any more
