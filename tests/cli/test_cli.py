@@ -697,9 +697,30 @@ def test_the_second_signal_ends_the_process_at_once() -> None:
         "with Interruption():\n"
         "    try: os.kill(os.getpid(), signal.SIGINT); time.sleep(30)\n"
         "    except KeyboardInterrupt: pass\n"
-        "    os.kill(os.getpid(), signal.SIGINT); time.sleep(30)\n"
+        "    time.sleep(0.2); os.kill(os.getpid(), signal.SIGINT); time.sleep(30)\n"
     )
     assert subprocess.run([sys.executable, "-c", program], env=environment(), timeout=20, check=False).returncode == 130
+
+
+def test_a_signal_that_timeout_sends_twice_counts_once() -> None:
+    """To the process and to its group: a scan ended without a word, and without its report."""
+    program = (
+        "import time; from exportdoctor.cli.interruption import Interruption\n"
+        "with Interruption():\n"
+        "    print('ready', flush=True)\n"
+        "    try: time.sleep(30)\n"
+        "    except KeyboardInterrupt: time.sleep(0.2); print('told', flush=True)\n"
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        process = subprocess.Popen(
+            [sys.executable, "-c", program], env=environment(), stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        for _ in range(2):
+            process.send_signal(number)
+            time.sleep(0.02)
+        assert process.communicate(timeout=20)[0] == "told\n"
 
 
 # progress

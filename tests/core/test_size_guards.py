@@ -10,7 +10,7 @@ from torch import nn
 from torch.export import Dim
 
 from exportdoctor.core.failure.messages import suggested_fixes
-from exportdoctor.core.failure.size_guards import guards_of_sizes, least_size
+from exportdoctor.core.failure.size_guards import declared_ranges, guards_of_sizes, least_size, unproved_sizes
 
 
 def said(name: str, place: str, guard: str) -> str:
@@ -100,3 +100,13 @@ def test_torch_takes_the_least_size_and_refuses_the_one_before() -> None:
         else:
             with pytest.raises(AssertionError, match="Guard failed"):
                 program(torch.ones(4))
+
+
+def test_a_guard_that_takes_all_declared_sizes_is_one_that_torch_cannot_prove() -> None:
+    """As those of ConvNeXt and of diffusers' AutoencoderKL: a range that they take is refused, too."""
+    place = "L['x'].size()[3]"
+    line = said("w", place, f"(1 % (32*({place} // 2))) != 0").replace("range", "range 16 <= w <= 128")
+    bound = said("h", "L['x'].size()[2]", "64 <= L['x'].size()[2]").replace("range", "range 32 <= h <= 256")
+    assert declared_ranges(f"{line}\n{bound}") == {"w": (16, 128), "h": (32, 256)}
+    assert unproved_sizes(f"{line}\n{bound}") == {"w"}
+    assert unproved_sizes(said("n", place, f"{place} <= 100")) == frozenset()

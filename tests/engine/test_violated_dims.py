@@ -91,6 +91,50 @@ def test_of_several_dimensions_the_line_is_that_of_one() -> None:
     assert wording.guard(msgspec.structs.replace(both, exception=one)).startswith("The guard was added at")
 
 
+def step_of(message: str, source: str = "") -> str:
+    shown = ExceptionRecord(type="torch._dynamo.exc.UserError", message=message)
+    finding = msgspec.structs.replace(
+        ATTENTION, kind=FailureKind.DYNAMIC_DIM_SPECIALISED, exception=shown, source=source
+    )
+    return wording.next_step(msgspec.structs.replace(finding, known_issues=()))
+
+
+@pytest.mark.parametrize(
+    ("fixes", "declared"),
+    [("", "min=16, max=128"), ("\nSuggested fixes:\n  w = Dim('w', min=64, max=128)", "min=64, max=128")],
+)
+def test_a_guard_that_torch_cannot_prove_is_left_to_dim_auto(fixes: str, declared: str) -> None:
+    """Story: of `1 % (32*(w // 2)) != 0`, which holds for every size from 2 on, a range was advised, and refused."""
+    guards = [
+        "  - Not all values of w = L['x'].size()[3] in the specified range 16 <= w <= 128 satisfy the generated guard "
+        f"(1 % ({factor}*(L['x'].size()[3] // 2))) != 0."
+        for factor in (32, 8)
+    ]
+    said = step_of("\n".join(["Constraints violated (w)! For more", *guards]) + fixes)
+    assert f"take: `w = Dim.AUTO({declared})`. With Dim.AUTO torch need not prove that they do. Or make" in said
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_pieces_by_chunk_are_declared_a_multiple_or_cut_by_split(tmp_path: Path) -> None:
+    """numpy was blamed, whose rounding asked nothing, beside a `chunk`."""
+    (tmp_path / "pieces.py").write_text(
+        "import numpy as np\nimport torch\nfrom torch.export import Dim\n\n\n"
+        "class Two(torch.nn.Module):\n    def forward(self, x):\n"
+        "        a, b = x.chunk(2, 1)\n        return a * b\n\n\n"
+        "class Ghost(torch.nn.Module):\n    def forward(self, x):\n"
+        "        return torch.cat([c * 2 for c in x.chunk(int(np.ceil(x.shape[1] / 128)), 1)], 1)\n\n\n"
+        "def two():\n    return Two(), (torch.randn(2, 16),), {}, ({1: Dim('n')},)\n\n\n"
+        "def ghost():\n    return Ghost(), (torch.randn(2, 16),), {}, ({1: Dim('n', max=64)},)\n"
+    )
+    steps = {
+        name: wording.next_step(scan_file(tmp_path / "pieces.py", factory=name).findings[0])
+        for name in ("two", "ghost")
+    }
+    assert steps["two"].startswith("Declare `n = 2*Dim('_n', min=2)`: ")
+    assert steps["ghost"].startswith("Cut pieces of a known size, as `x.split(size, dim)` does, in place of `x.chunk(")
+
+
 def test_the_root_of_a_multiple_less_a_number_has_a_least_size() -> None:
     """torch suggests none, and refuses its own suggestion: the other dimension could be negative."""
     fixes = "\n  _length = Dim('_length', max=512)\n  length = 8*_length - 3"

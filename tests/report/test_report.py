@@ -505,7 +505,7 @@ def test_what_passes_at_fixed_sizes_says_so_with_what_lies_inside() -> None:
     report = fold((started(), opened(), event, *verdicts)).report()
     fixed = {module.fqn: module.at_fixed_sizes for module in report.parts[0].modules}
     assert fixed == {"": "", "first": "no other sizes", "first.inner": "no other sizes", "second": ""}
-    assert "2 pass at fixed sizes only (no other sizes)" in wording.coverage(report.parts[0])
+    assert "2 pass, asked at fixed sizes only (no other sizes)" in wording.coverage(report.parts[0])
     record = next(module for module in report.parts[0].modules if module.fqn == "first")
     assert wording.evidence(record, record.status).endswith(", at fixed sizes: no other sizes.")
     assert "at fixed sizes" in render(report, "text")

@@ -6,12 +6,16 @@ import os
 import signal
 import sys
 import threading
+import time
 from types import FrameType
 
 from exportdoctor.core.errors import ExitCode
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 _SHOW_CURSOR = b"\x1b[?25h"
+_SENT_TWICE = {signal.SIGINT: 0.1}
+_SENT_TWICE_BY_PROGRAMS = 1.0
+"""Seconds within which a second signal is the first one again: `timeout` sends each to the process and to its group."""
 
 
 class Interruption:
@@ -19,7 +23,7 @@ class Interruption:
     the process has it ignore, as `nohup` does, stays ignored. In other threads nothing changes."""
 
     def __init__(self) -> None:
-        self._count = 0
+        self._first: float | None = None
         self._before: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> Interruption:
@@ -33,9 +37,11 @@ class Interruption:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._count += 1
-        if self._count == 1:
+        if self._first is None:
+            self._first = time.monotonic()
             raise KeyboardInterrupt
+        if time.monotonic() - self._first < _SENT_TWICE.get(signal.Signals(number), _SENT_TWICE_BY_PROGRAMS):
+            return
         if sys.stderr.isatty():
             os.write(2, _SHOW_CURSOR + b"\n")
         os._exit(ExitCode.INTERRUPTED)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 _LINE = re.compile(
-    r"Not all values of (?P<name>\S+) = (?P<place>\S+) in the specified range[^\n]* satisfy the generated guard "
-    r"(?P<guard>[^\n]+)\.$",
+    r"Not all values of (?P<name>\S+) = (?P<place>\S+) in the specified range(?P<range>[^\n]*) satisfy the "
+    r"generated guard (?P<guard>[^\n]+)\.$",
     re.MULTILINE,
 )
 _NODES = (
@@ -19,6 +19,7 @@ _NODES = (
 _MULTIPLE_LESS = re.compile(r"\w+ = (?:(\d+)\*)?(\w+) - (\d+)")
 _MULTIPLE = re.compile(r"(\w+) = (?:(\d+)\*)?(\w+)( [+-] \d+)?")
 _LEAST, _LARGEST = re.compile(r"\bmin=(\d+)"), re.compile(r"\bmax=(\d+)")
+_FROM, _UNTIL = re.compile(r"(\d+) <= "), re.compile(r" <= (\d+)")
 _MOST = 256
 """How many sizes in a row a guard must take to count as one that takes all from there on; a multiple of every small
 period."""
@@ -37,6 +38,27 @@ def guards_of_sizes(message: str) -> dict[str, list[SizeGuard]]:
         else:
             found.setdefault(line["name"], []).append(guard)
     return {name: guards for name, guards in found.items() if name not in unreadable}
+
+
+def declared_ranges(message: str) -> dict[str, tuple[int, int | None]]:
+    """The least and the largest size that each violated dimension is declared with; 2 and None where none is."""
+    found: dict[str, tuple[int, int | None]] = {}
+    for line in _LINE.finditer(message):
+        first, last = _FROM.search(line["range"]), _UNTIL.search(line["range"])
+        found[line["name"]] = max(int(first[1]), 2) if first else 2, int(last[1]) if last else None
+    return found
+
+
+def unproved_sizes(message: str) -> frozenset[str]:
+    """The dimensions with a guard that takes each size of their range, as far as it was evaluated: torch lists it
+    because it cannot prove that, as of `1 % (32*(size // 4)) != 0`."""
+    ranges = declared_ranges(message)
+    found = set()
+    for name, guards in guards_of_sizes(message).items():
+        first, last = ranges[name]
+        if any(least_size([guard], int, start=first, end=last) == first for guard in guards):
+            found.add(name)
+    return frozenset(found)
 
 
 def least_size(

@@ -19,7 +19,7 @@ from exportdoctor.core.failure.messages import (
     fixed_sizes,
     suggested_fixes,
 )
-from exportdoctor.core.failure.size_guards import guards_of_sizes, least_size
+from exportdoctor.core.failure.size_guards import declared_ranges, guards_of_sizes, least_size, unproved_sizes
 from exportdoctor.report.wording import line_advice
 from exportdoctor.report.wording.shim_tries import dims_in
 
@@ -176,13 +176,22 @@ def _declare_less(finding: Finding, match: re.Match[str]) -> str:
     fixes = [line for line in lines if line.partition(" = ")[0] not in fixed]
     if not 0 < len(fixes) <= _MOST_FIXES or (fixed and not _is_of_several(message)):
         return ""
+    unproved = unproved_sizes(message)
+    fixes = [_as_auto(line) if line.partition(" = ")[0] in unproved else line for line in fixes]
+    by_torch = " With Dim.AUTO torch need not prove that they do." if any("Dim.AUTO" in line for line in fixes) else ""
     declared = " and ".join(f"`{line}`" for line in fixes)
     others = " and ".join(f"`{name}`" for name in sorted(fixed))
     them = "them" if len(fixed) > 1 else "it"
     independent = f"Make the code independent of {others}, or declare {them} static" if fixed else ""
     return (
-        f"Declare only sizes that the guards take: {declared}. "
+        f"Declare only sizes that the guards take: {declared}.{by_torch} "
         f"{independent or 'Or make the code independent of the size'}."
+    )
+
+
+def _as_auto(line: str) -> str:
+    return re.sub(
+        r"Dim\('\w+'(?:, )?([^)]*)\)", lambda found: f"Dim.AUTO({found[1]})" if found[1] else "Dim.AUTO", line
     )
 
 
@@ -192,15 +201,17 @@ def _is_of_several(message: str) -> bool:
 
 
 def _least_sizes(message: str) -> list[str]:
-    """The least size of each violated dimension, where the guards leave out some of the smallest alone. The example,
-    which they take, has no size below 2."""
-    guards = guards_of_sizes(message)
+    """The least size of each violated dimension, where the guards leave out some of the smallest alone, or none. The
+    example, which they take, has no size below 2."""
+    guards, ranges = guards_of_sizes(message), declared_ranges(message)
     if sum(map(len, guards.values())) != sum(line.startswith("  - ") for line in message.splitlines()):
         return []
-    found = {name: least_size(mine, int, start=2) for name, mine in guards.items()}
-    if {*found} != {*dims_in(message)} or not all(least is not None and least <= 3 for least in found.values()):
+    found = {name: least_size(mine, int, start=ranges[name][0], end=ranges[name][1]) for name, mine in guards.items()}
+    near = all(least is not None and least <= ranges[name][0] + 1 for name, least in found.items())
+    if {*found} != {*dims_in(message)} or not near:
         return []
-    return [f"{name} = Dim('{name}', min={least})" for name, least in found.items()]
+    ends = {name: f", max={last}" if last is not None else "" for name, (_, last) in ranges.items()}
+    return [f"{name} = Dim('{name}', min={least}{ends[name]})" for name, least in found.items()]
 
 
 def _is_of_an_unused_constant(finding: Finding) -> bool:
@@ -500,6 +511,7 @@ _CAUSES = (
         )
         for kind in (FailureKind.PYTHON_ERROR, FailureKind.TRANSLATE)
     ),
+    _Cause(FailureKind.DYNAMIC_DIM_SPECIALISED, r"", _of_the_line(line_advice.pieces_by_chunk)),
     _Cause(FailureKind.DYNAMIC_DIM_SPECIALISED, r"", _of_the_line(line_advice.size_as_number)),
     _Cause(
         FailureKind.DYNAMIC_DIM_SPECIALISED,

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.messages import fixed_sizes
+from exportdoctor.report.wording.shim_tries import dims_in
 
 _FUNCTIONS = {
     "sqrt": "({0}) ** 0.5",
@@ -39,6 +40,7 @@ _IN_PLACE = {ast.Add: "add_", ast.Sub: "sub_", ast.Mult: "mul_", ast.Div: "div_"
 _ROUNDS = frozenset({"ceil", "floor", "trunc", "round", "int"})
 _GIVE_PYTHON = frozenset({"item", "tolist", "allclose", "equal", "is_nonzero", "is_tensor", "size", "dim", "numel"})
 """Functions and methods of torch that give no tensor."""
+_PIECES = re.compile(r"satisfy the generated guard \(.* // .*\) == \d+\.", re.M)
 _MESSAGES = frozenset({"warn", "warning", "warning_once", "info", "debug", "error", "log", "critical"})
 _MAKES_TEXT = frozenset({"str", "repr", "format"})
 
@@ -363,6 +365,29 @@ def draw_by_method(finding: Finding) -> str:
         f"Write `{_DRAWS[name]}`, which takes dynamic sizes, or leave out `generator=`. Where forward seeds the "
         "generator, draw the numbers outside the model and pass them in: a program does not seed it again."
     )
+
+
+def pieces_by_chunk(finding: Finding) -> str:
+    """A `chunk` of a dimension that is dynamic: how many pieces it gives is a division that torch fixes."""
+    if _PIECES.search(finding.exception.message) is None:
+        return ""
+    for call in _calls(finding):
+        owner, _, name = ast.unparse(call.func).rpartition(".")
+        if name != "chunk":
+            continue
+        given = call.args[1:] if owner == "torch" else call.args
+        dims = dims_in(finding.exception.message)
+        match given:
+            case [ast.Constant(value=int() as pieces), *_] if len(dims) == 1:
+                return (
+                    f"Declare `{dims[0]} = {pieces}*Dim('_{dims[0]}', min=2)`: of other sizes torch cannot tell that "
+                    f"`chunk` gives {pieces} pieces. Or export with a static size."
+                )
+        return (
+            f"Cut pieces of a known size, as `x.split(size, dim)` does, in place of `{_short_code(call)}`: torch fixes "
+            "how many pieces `chunk` gives, a division of the whole size."
+        )
+    return ""
 
 
 def size_as_number(finding: Finding) -> str:

@@ -128,7 +128,7 @@ def coverage(part: PartRecord) -> str:
     fixed = [module for module in part.modules if module.at_fixed_sizes and module.status == "pass"]
     for why in dict.fromkeys(module.at_fixed_sizes for module in fixed):
         many = sum(module.at_fixed_sizes == why for module in fixed)
-        pieces.append(f"{many} {'passes' if many == 1 else 'pass'} at fixed sizes only ({why})")
+        pieces.append(f"{many} {'passes' if many == 1 else 'pass'}, asked at fixed sizes only ({why})")
     return f"{count(part.called, 'module')}: {', '.join(pieces)}"
 
 
