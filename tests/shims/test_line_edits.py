@@ -59,6 +59,9 @@ class Gate(nn.Module):
         ("python_error", "return copy.deepcopy(x)", 2, "return x.clone()"),
         ("python_error", "return type(x) is not A", 2, "return not isinstance(x, A)"),
         ("dynamic_dim_specialised", "return x / int(x.shape[0])", 2, "return x / x.shape[0]"),
+        ("dynamic_dim_specialised", "return x / int(x.size(0) / 2)", 2, "return x / (x.size(0) // 2)"),
+        ("dynamic_dim_specialised", "return x / int(math.ceil(x.shape[0] / 2))", 2,
+         "return x / math.ceil(x.shape[0] / 2)"),
     ],
 )  # fmt: skip
 def test_a_line_is_rewritten(kind: str, body: str, line: int, expected: str) -> None:
@@ -86,6 +89,12 @@ def test_a_rewrite_keeps_the_rest_of_the_file_as_it_is() -> None:
 )  # fmt: skip
 def test_what_no_rewrite_fits_is_left_alone(text: str) -> None:
     assert line_edits(text, "data_dependent_guard", range(1, 9)) == ()
+
+
+@pytest.mark.parametrize("code", ["np.ceil(x.shape[0] / 2)", "x.shape[0] * 0.5", "2 + x.shape[0] / 2", "f(x.shape)"])
+def test_int_stays_where_it_makes_the_whole_number(code: str) -> None:
+    """`x.chunk(np.ceil(...))` was proposed, which fails in eager: numpy gives a float."""
+    assert line_edits(f"def f(x):\n    return x / int({code})\n", "dynamic_dim_specialised", [2]) == ()
 
 
 def test_every_proposal_is_python_that_changes_one_function() -> None:

@@ -219,16 +219,36 @@ def _read_number(node: ast.expr) -> ast.expr | None:
 
 
 def _keep_size(place: LinePlace) -> Iterator[list[Splice]]:
-    """`int(x.shape[0])`: `x.shape[0]`."""
+    """`int(x.shape[0])`: `x.shape[0]`; `int(x.shape[0] / 2)`: `(x.shape[0] // 2)`."""
     source = place.source
     changes = [
-        Splice(*source.span(node), source.code(node.args[0]))
+        Splice(*source.span(node), whole)
         for node in ast.walk(place.statement)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "int"
         and len(node.args) == 1 and (".shape" in source.code(node.args[0]) or ".size(" in source.code(node.args[0]))
+        and (whole := _whole_number(node.args[0], source))
     ]  # fmt: skip
     if changes:
         yield changes
+
+
+def _whole_number(value: ast.expr, source: SourceText) -> str:
+    """Code of what `int` makes of a number that is computed from sizes; empty where that may need `int`."""
+    match value:
+        case ast.BinOp(left, ast.Div(), right) if _is_whole(left) and _is_whole(right):
+            return f"({ast.unparse(ast.BinOp(left, ast.FloorDiv(), right))})"
+        case ast.Call(ast.Attribute(ast.Name("math"), "ceil" | "floor")):
+            return source.code(value)
+    return source.code(value) if _is_whole(value) else ""
+
+
+def _is_whole(value: ast.expr) -> bool:
+    """Whether it gives a whole number where what it reads does: no true division, and no function but `size`."""
+    for node in ast.walk(value):
+        is_size = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "size"
+        if isinstance(node, ast.Div | ast.Pow) or (isinstance(node, ast.Call) and not is_size):
+            return False
+    return not any(isinstance(node, ast.Constant) and isinstance(node.value, float) for node in ast.walk(value))
 
 
 def _root_of_size(place: LinePlace) -> Iterator[list[Splice]]:
