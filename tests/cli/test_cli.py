@@ -474,6 +474,16 @@ def test_a_run_that_was_refused_is_not_the_newest_and_invites_nobody_to_resume_i
     assert "not tried: (root)" in shown
 
 
+def test_a_run_whose_start_could_not_be_written_is_not_the_newest(capsys: pytest.CaptureFixture[str]) -> None:
+    """As on a disk that was full."""
+    path = stored(tuple(qwen_scan()))
+    empty = path.with_name("20991231-000000-qwen-zz")
+    empty.mkdir()
+    (empty / "events.jsonl").touch()
+    assert run(["report"]) == ExitCode.EXPORTS
+    assert "Summary: 2 findings" in capsys.readouterr().out
+
+
 def test_runs_are_deleted_by_name_and_only_among_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = stored(tuple(qwen_scan()))
     with RunFolder.create(tmp_path / "mine") as mine:

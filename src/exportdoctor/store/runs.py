@@ -168,7 +168,8 @@ def register(run: str, path: Path, root: Path | None = None) -> None:
 
 
 def _last_begun(paths: Sequence[Path]) -> Path:
-    """Of runs, the one last written to first, the one last started or resumed that was not refused, else the first.
+    """Of runs, the one last written to first, the one last started or resumed that has something to show, else the
+    first.
 
     A run may be written to long after it ended: by repro, or by a shim that is tried. None is read that was last
     written to before another one began.
@@ -177,7 +178,7 @@ def _last_begun(paths: Sequence[Path]) -> Path:
     for path in paths:
         if found is not None and _began(found) >= _age(path):
             break
-        if not _was_refused(path) and (found is None or _began(path) > _began(found)):
+        if not _has_nothing(path) and (found is None or _began(path) > _began(found)):
             found = path
     return found or paths[0]
 
@@ -212,13 +213,14 @@ def _folders(root: Path) -> Iterator[tuple[str, Path]]:
             yield entry.stem if elsewhere else entry.name, path
 
 
-def _was_refused(path: Path) -> bool:
-    """Whether the run ended because its request did not fit the target: it has nothing to show."""
+def _has_nothing(path: Path) -> bool:
+    """Whether a run has nothing to show: its request did not fit the target, or not even its start could be written."""
     try:
-        last = _last_end(journal.read_events(path / journal.NAME, only=("run_started", "run_resumed", "run_finished")))
+        events = journal.read_events(path / journal.NAME, only=("run_started", "run_resumed", "run_finished"))
     except ExportdoctorError:
         return False
-    return last is not None and last.exit_code == ExitCode.USAGE
+    last = _last_end(events)
+    return not events or (last is not None and last.exit_code == ExitCode.USAGE)
 
 
 def _match(which: str, runs: list[tuple[str, Path]]) -> list[tuple[str, Path]]:

@@ -69,6 +69,8 @@ _UNSEEN = {
     "": "files that a library opens",
     r"\bmultiprocessing\b|\bjoblib\b|\bProcessPool": "another process",
     r"datetime64\(\s*['\"](?:now|today)|\bTimestamp\.(?:now|today)|\b(?:event_loop\(\)|loop)\.time\(": "the clock",
+    r"\bplatform\.(?:node|uname)\(|\bos\.uname\(": "the machine's name",
+    r"\b(?:cpu_count|sched_getaffinity|get_num_threads|get_num_interop_threads)\(": "the number of processors",
     r"(?i:\bsqlite3?\b[\s\S]*\battach\b)": "a database that another one attaches",
 }
 """Code that may ask for what neither a hook nor a profiler sees, and what that is."""
