@@ -17,7 +17,7 @@ einops==0.8.0 ; python_version >= "3.11" \\
 einops==0.7.0 ; python_version < "3.11"
 Typing_Extensions[extra]===4.12.0  # a comment
 pywin32==310 ; sys_platform == "win32"
--r more/base.txt
+-rmore/base.txt
 --constraint=limits.txt
 --index-url https://example.org/simple
 -e git+https://example.org/own.git#egg=own
@@ -86,7 +86,7 @@ lock-version = "1.0"
 [[packages]]
 name = "einops"
 version = "0.8.0"
-marker = "python_version >= '3'"
+marker = "python_version >= '3' or 'dev' in dependency_groups"
 wheels = [{name = "einops-0.8.0-py3-none-any.whl", url = "https://example.org/x"}]
 [[packages]]
 name = "own"

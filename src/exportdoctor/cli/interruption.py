@@ -13,9 +13,9 @@ from exportdoctor.core.errors import ExitCode
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 _SHOW_CURSOR = b"\x1b[?25h"
-_SENT_TWICE = {signal.SIGINT: 0.1}
-_SENT_TWICE_BY_PROGRAMS = 1.0
-"""Seconds within which a second signal is the first one again: `timeout` sends each to the process and to its group."""
+_TWICE, _TWICE_BY_HAND = 1.0, 0.1
+"""Seconds within which a second signal is the first one again: `timeout` sends each to the process and to its group.
+Less of a signal that people send, too."""
 
 
 class Interruption:
@@ -40,7 +40,7 @@ class Interruption:
         if self._first is None:
             self._first = time.monotonic()
             raise KeyboardInterrupt
-        if time.monotonic() - self._first < _SENT_TWICE.get(signal.Signals(number), _SENT_TWICE_BY_PROGRAMS):
+        if time.monotonic() - self._first < (_TWICE_BY_HAND if number == signal.SIGINT else _TWICE):
             return
         if sys.stderr.isatty():
             os.write(2, _SHOW_CURSOR + b"\n")

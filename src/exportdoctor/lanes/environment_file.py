@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from packaging.markers import InvalidMarker, Marker
+from packaging.markers import Marker
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.tags import Tag, sys_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -23,7 +23,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.read_file import read_file
 
-_OPTION = re.compile(r"--?[\w-]+")
+_OPTION = re.compile(r"--[\w-]+|-\w")
 _INCLUDED = ("-r", "--requirement")
 _CONSTRAINED = ("-c", "--constraint")
 _EDITABLE = ("-e", "--editable")
@@ -98,7 +98,7 @@ def _add_requirements(file: Path, text: str, pins: _Pins) -> None:
         if option[0] in _INCLUDED:
             _add_requirements(file.parent / value, _read(file.parent / value), pins)
         elif option[0] in _CONSTRAINED:
-            constrained = _Pins(files=pins.files)
+            constrained = _Pins(files=set(pins.files))
             _add_requirements(file.parent / value, _read(file.parent / value), constrained)
             pins.constraints.update(constrained.versions)
         elif option[0] in _EDITABLE:
@@ -119,7 +119,7 @@ def _add_requirement(line: str, pins: _Pins) -> None:
     except InvalidRequirement:
         pins.left_out.append(f"{said!r} is no requirement with a version and is left out")
         return
-    if requirement.marker is not None and not requirement.marker.evaluate():
+    if not _holds(str(requirement.marker or "")):
         return
     name = canonicalize_name(requirement.name)
     if requirement.url is not None:
@@ -169,7 +169,7 @@ def _holds(marker: object) -> bool:
         return True
     try:
         return Marker(marker).evaluate({"extra": ""})
-    except InvalidMarker:
+    except (ValueError, KeyError):  # no marker, or one of a name that is not known here, as `dependency_groups`
         return True
 
 

@@ -398,14 +398,14 @@ class ReadLog:
     def _note_search(self, name: str) -> None:
         """What an import looks for in the user's folders: it may be there next time, before what was taken."""
         package, _, stem = name.rpartition(".")
-        places = getattr(sys.modules.get(package), "__path__", ()) if package else sys.path
+        places = attributes_of(sys.modules.get(package)).get("__path__", ()) if package else sys.path
         noting, self._busy.noting = self._busy.noting, True
         try:
             for folder in map(os.path.abspath, [place for place in places if isinstance(place, str)]):
                 key = file_hash.MODULE_SEARCH + os.path.join(folder, stem)
                 if key not in self.known and is_local_file(os.path.join(folder, "x")):
                     self.known[key] = file_hash.module_identity(os.path.join(folder, stem))
-        except (OSError, ValueError):  # there is no working directory any more
+        except (OSError, ValueError, TypeError):  # no working directory any more, or no paths
             pass
         finally:
             self._busy.noting = noting
