@@ -101,7 +101,11 @@ def step_of(message: str, source: str = "") -> str:
 
 @pytest.mark.parametrize(
     ("fixes", "declared"),
-    [("", "min=16, max=128"), ("\nSuggested fixes:\n  w = Dim('w', min=64, max=128)", "min=64, max=128")],
+    [
+        ("", "`w = Dim.AUTO(min=16, max=128)`"),
+        ("\nSuggested fixes:\n  w = Dim('w', min=64, max=128)", "`w = Dim.AUTO(min=64, max=128)`"),
+        ("\nSuggested fixes:\n  b = Dim('b', max=63)", "`b = Dim('b', max=63)` and `w = Dim.AUTO(min=16, max=128)`"),
+    ],
 )
 def test_a_guard_that_torch_cannot_prove_is_left_to_dim_auto(fixes: str, declared: str) -> None:
     """Story: of `1 % (32*(w // 2)) != 0`, which holds for every size from 2 on, a range was advised, and refused."""
@@ -111,7 +115,7 @@ def test_a_guard_that_torch_cannot_prove_is_left_to_dim_auto(fixes: str, declare
         for factor in (32, 8)
     ]
     said = step_of("\n".join(["Constraints violated (w)! For more", *guards]) + fixes)
-    assert f"take: `w = Dim.AUTO({declared})`. With Dim.AUTO torch need not prove that they do. Or make" in said
+    assert f"take: {declared}. With Dim.AUTO torch need not prove that they do. Or make" in said
 
 
 @pytest.mark.long

@@ -174,9 +174,11 @@ def _declare_less(finding: Finding, match: re.Match[str]) -> str:
     if not lines and not fixed:
         lines = _least_sizes(message)
     fixes = [line for line in lines if line.partition(" = ")[0] not in fixed]
+    unproved, ranges = unproved_sizes(message), declared_ranges(message)
+    told = fixed | {line.partition(" = ")[0] for line in fixes}
+    fixes += [_declaration(name, *ranges[name]) for name in sorted(unproved - told)]
     if not 0 < len(fixes) <= _MOST_FIXES or (fixed and not _is_of_several(message)):
         return ""
-    unproved = unproved_sizes(message)
     fixes = [_as_auto(line) if line.partition(" = ")[0] in unproved else line for line in fixes]
     by_torch = " With Dim.AUTO torch need not prove that they do." if any("Dim.AUTO" in line for line in fixes) else ""
     declared = " and ".join(f"`{line}`" for line in fixes)
@@ -210,8 +212,11 @@ def _least_sizes(message: str) -> list[str]:
     near = all(least is not None and least <= ranges[name][0] + 1 for name, least in found.items())
     if {*found} != {*dims_in(message)} or not near:
         return []
-    ends = {name: f", max={last}" if last is not None else "" for name, (_, last) in ranges.items()}
-    return [f"{name} = Dim('{name}', min={least}{ends[name]})" for name, least in found.items()]
+    return [_declaration(name, least or 2, ranges[name][1]) for name, least in found.items()]
+
+
+def _declaration(name: str, least: int, largest: int | None) -> str:
+    return f"{name} = Dim('{name}', min={least}{f', max={largest}' if largest is not None else ''})"
 
 
 def _is_of_an_unused_constant(finding: Finding) -> bool:
