@@ -38,7 +38,11 @@ def difference_to_eager(part: BuiltPart, names: tuple[str, ...]) -> float:
 
 @pytest.mark.parametrize(
     ("name", "chain"),
-    [("vision", (CHAIN[0], CHAIN[2])), ("full", CHAIN), pytest.param("video", CHAIN, marks=pytest.mark.night)],
+    [
+        ("vision", (CHAIN[0], CHAIN[2])),
+        pytest.param("full", CHAIN, marks=pytest.mark.long),
+        pytest.param("video", CHAIN, marks=pytest.mark.night),
+    ],
 )
 def test_the_chain_cures_the_tiny_twin_and_the_numbers_agree_at_other_sizes(name: str, chain: tuple[str, ...]) -> None:
     part = part_of("Qwen2.5-VL-3B-tiny", name, weights="random", image_size=(168, 224))

@@ -133,6 +133,7 @@ def test_rows_of_an_earlier_atlas_are_kept_and_their_targets_not_asked(
     assert "were asked with torch 1.0, here is" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_killed_node_loses_nothing_and_doubles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, gate = tmp_path / "sweep", tmp_path / "gate"
     monkeypatch.setenv("SWEEP_GATE", str(gate))

@@ -104,6 +104,7 @@ print(digest_values([sys.modules["__main__"]]))
 """
 
 
+@pytest.mark.slow
 def test_a_digest_is_the_same_in_another_process(tmp_path: Path) -> None:
     """Which has other addresses, and other hashes of texts."""
     (tmp_path / "of_values.py").write_text(CODE)
@@ -112,6 +113,6 @@ def test_a_digest_is_the_same_in_another_process(tmp_path: Path) -> None:
             [sys.executable, "of_values.py"],
             cwd=tmp_path, env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True, text=True,
         ).stdout
-        for seed in ("1", "2", "3")
+        for seed in ("1", "2")
     }  # fmt: skip
     assert len(found) == 1, json.dumps(sorted(found))

@@ -699,7 +699,7 @@ class Stubborn(nn.Module):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [Endless, Stubborn])
+@pytest.mark.parametrize("kind", [Endless, pytest.param(Stubborn, marks=pytest.mark.long)])
 def test_inputs_with_which_eager_comes_to_no_end_are_left_out(kind: type[nn.Module]) -> None:
     module = kind()
     run_calls(module, [((torch.ones(3),), {})])
