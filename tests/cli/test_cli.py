@@ -717,8 +717,7 @@ def test_a_signal_that_timeout_sends_twice_counts_once() -> None:
     program = (
         "import time; from exportdoctor.cli.interruption import Interruption\n"
         "with Interruption():\n"
-        "    print('ready', flush=True)\n"
-        "    try: time.sleep(30)\n"
+        "    try: print('ready', flush=True); time.sleep(30)\n"
         "    except KeyboardInterrupt: time.sleep(0.2); print('told', flush=True)\n"
     )
     for number in (signal.SIGTERM, signal.SIGINT):
