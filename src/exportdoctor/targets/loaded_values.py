@@ -22,18 +22,19 @@ from exportdoctor.targets.iterator_places import PLAIN_KINDS
 
 _CONTAINERS = (list, tuple, set, frozenset, dict)
 _HOLDERS = (SimpleNamespace, argparse.Namespace)
-_MOST_VALUES = 200_000
+_MOST_VALUES, _MOST_BYTES = 200_000, 1 << 30
+"""Of values, and of tensors and arrays, that are looked at."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def digest_values(files: Iterable[ModuleType]) -> str:
-    """Sixteen hexadecimal digits; another one each time where there is more than can be looked at."""
+    """Sixteen hexadecimal digits; others each time where there is more than can be looked at, or a value refuses it."""
     walk = _Walk()
     try:
         for file in sorted(files, key=lambda one: one.__name__):
             walk.add(file.__name__)
             walk.add_space(vars(file), file.__name__)
-    except (_TooManyError, RecursionError):
+    except Exception:  # classes of the user's may raise anything, and some tensors hold no values
         return uuid4().hex[:16]
     return walk.hash.hexdigest()[:16]
 
@@ -46,6 +47,7 @@ class _Walk:
     def __init__(self) -> None:
         self.hash = hashlib.sha256()
         self._seen: dict[int, tuple[int, object]] = {}
+        self._values = self._bytes = 0
 
     def add(self, *words: object) -> None:
         """Append words."""
@@ -67,14 +69,15 @@ class _Walk:
     def add_value(self, value: Any) -> None:
         """A value by its content as far as that is known, else by its class."""
         kind = type(value)
+        self._values += 1
+        if self._values > _MOST_VALUES:
+            raise _TooManyError
         if value is None or kind in PLAIN_KINDS:
             self.add(kind.__name__, repr(value))
             return
         if id(value) in self._seen:
             self.add("again", self._seen[id(value)][0])
             return
-        if len(self._seen) >= _MOST_VALUES:
-            raise _TooManyError
         self._seen[id(value)] = len(self._seen), value
         self.add(kind.__module__, kind.__qualname__)
         if isinstance(value, type):
@@ -86,6 +89,9 @@ class _Walk:
             self._add_content(value)
 
     def _add_content(self, value: Any) -> None:
+        self._bytes += _size_of(value)
+        if self._bytes > _MOST_BYTES:
+            raise _TooManyError
         if (array := _bytes_of(value)) is not None:
             self.add(*array)
         held = list(_held_by(value))
@@ -127,17 +133,35 @@ def _is_of_python(kind: type) -> bool:
     return str(kind.__module__).partition(".")[0] in sys.stdlib_module_names
 
 
+def _is_array(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray | numpy.generic)
+
+
+def _is_tensor(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _size_of(value: Any) -> int:
+    """Bytes of a dense tensor or an array."""
+    if _is_array(value):
+        return int(value.nbytes)
+    return value.numel() * value.element_size() if _is_tensor(value) and not value.is_nested else 0
+
+
 def _bytes_of(value: Any) -> tuple[object, ...] | None:
     """What a tensor or an array holds; None of anything else."""
-    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-    if torch is not None and isinstance(value, torch.Tensor):
+    if _is_tensor(value):
+        import torch
+
         words = (value.dtype, value.layout, value.device, None if value.is_nested else tuple(value.shape))
         if value.layout != torch.strided or value.is_nested or value.device.type == "meta" or value.is_quantized:
             return words
         with torch.no_grad():
             plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
             return *words, hashlib.sha256(plain.view(torch.uint8).numpy().data if plain.numel() else b"").hexdigest()
-    if numpy is not None and isinstance(value, numpy.ndarray | numpy.generic):
+    if _is_array(value):
         content = value.tobytes() if not value.dtype.hasobject else b""
         return value.dtype, value.shape, hashlib.sha256(content).hexdigest()
     return None
