@@ -22,6 +22,7 @@ from exportdoctor.targets.built import BuiltPart, Inputs
 from exportdoctor.targets.eager import CallResult, copy_inputs, run_calls, same_values
 from exportdoctor.targets.sizes.other_sizes import following_sizes, resize_inputs
 from exportdoctor.torch_internals.program_checks import guards_of, violated_guards
+from exportdoctor.worker.attempt.shimmed_export import compare_set
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import as_strided, compare_outputs
 from exportdoctor.worker.prove.cure_inputs import change_layout, cure_inputs, drawer_for, resample_numbers
@@ -725,3 +726,17 @@ def test_nested_tensors_are_compared_by_their_parts(layout: torch.layout) -> Non
     assert not same_values(nested(2, 3), nested(2, 3, value=2.0))
     assert not same_values(nested(2, 3), torch.ones(5, 4))
     assert as_strided(nested(2, 3)).shape == (20,)
+
+
+class TakesOnes(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert bool((x == 1).all()), "other values"
+        return x
+
+
+def test_where_a_call_between_two_others_is_refused_the_set_says_so() -> None:
+    """It was told as the example, before and after another set, which the program takes."""
+    call = ExportCall(module=nn.Identity(), args=(torch.ones(7),))
+    rows = {one.kind: compare_set(TakesOnes(), call, one) for one in cure_inputs(call)}
+    assert {kind for kind, row in rows.items() if row.refused} == {"values", "others_between"}
+    assert rows["others_between"].inputs == "7, before and after another set (in the call between)"

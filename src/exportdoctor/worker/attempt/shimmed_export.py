@@ -391,11 +391,17 @@ def _options(call: ExportCall, probe: Probe) -> Any:
 def compare_set(ready: torch.nn.Module, given: ExportCall, one: InputSet) -> Agreement:
     """How the program agrees with eager on this set."""
 
+    asked = 0
+
     def call(inputs: Inputs) -> Any:
+        nonlocal asked
+        asked += 1
         args, kwargs = given.convert(inputs)
         return ready(*args, **kwargs)
 
     try:
         return compare_calls(one, run_calls(ready, one.calls, how=call))
     except Exception as error:
-        return msgspec.structs.replace(failed_run(one.title, error), refused=True, made_up=one.made_up, kind=one.kind)
+        is_between = asked and one.calls[asked - 1] is not one.calls[0]
+        title = f"{one.title} (in the call between)" if is_between else one.title
+        return msgspec.structs.replace(failed_run(title, error), refused=True, made_up=one.made_up, kind=one.kind)
