@@ -151,7 +151,8 @@ class Captured(Reply, frozen=True, kw_only=True, tag="captured"):
 
     `sources` is what was read beyond Opened.sources. `registered` are the classes that exportdoctor makes pytree nodes
     while it exports the part. `has_values`: its weights and inputs are no fake ones. `unnamed_inputs`: some go to
-    forward's `*args`, or to parameters that take no keyword.
+    forward's `*args`, or to parameters that take no keyword. `returned` are the classes, as text, of what it gives
+    beside tensors and plain values; None where not known.
     """
 
     part: str
@@ -167,6 +168,7 @@ class Captured(Reply, frozen=True, kw_only=True, tag="captured"):
     registered: tuple[str, ...] = ()
     has_values: bool = True
     unnamed_inputs: bool = False
+    returned: tuple[str, ...] | None = None
 
 
 class Started(Reply, frozen=True, kw_only=True, tag="started"):

@@ -171,14 +171,13 @@ class PartDiagnosis:
 
     def _is_of_boundary(self, group: FailureGroup) -> bool:
         """Whether torch refuses what submodules are given, or what they give. Of what the part is given it refuses
-        first; what the part gives is not known before its other failures are mended."""
+        first, and what the part gives was seen in its forward."""
         failure = group.leading_verdict.outcome.failure
         if failure is None or any(one.fqn == self.captured.prefix for one in group.verdicts):
             return False
         if _says(failure, REFUSED_OUTPUT):
-            met = [outcome for trial in self.cure.trials for outcome in trial.outcomes] if self.cure is not None else []
-            met += [self.root.outcome] if self.root is not None else []
-            return not any(one.failure is not None and _says(one.failure, REFUSED_OUTPUT) for one in met)
+            own = self.captured.returned
+            return own is not None and not any(_says(failure, f"Found {kind} in output") for kind in own)
         return failure.culprit is None and _says(failure, UNSUPPORTED_INPUT)
 
     def _hidden_verdicts(self, known: list[FailureGroup]) -> list[ModuleVerdict]:

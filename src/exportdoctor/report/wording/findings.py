@@ -398,10 +398,7 @@ def next_step(finding: Finding) -> str:
     Where numbers differ, the command that finds out where.
     """
     if finding.only_alone and not finding.locate:
-        unless = ", unless its own outputs hold such a value" if _is_of_returned_types(finding) else ""
-        return (
-            f"Nothing, for the part{unless}. To export {module_name(finding.module)} by itself: {usual_step(finding)}"
-        )
+        return f"Nothing, for the part. To export {module_name(finding.module)} by itself: {usual_step(finding)}"
     if finding.locate and not known_causes.step(finding):
         return f"{finding.locate} names the node and the line where the numbers begin to differ, if there is one."
     issues = (issue for issue in finding.known_issues if not issue.elsewhere)

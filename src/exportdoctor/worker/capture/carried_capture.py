@@ -15,7 +15,7 @@ import torch
 from exportdoctor.torch_internals.fake_tensors import fake_tensor_class, is_fake, new_fake_mode
 from exportdoctor.worker.capture.session import PartCapture
 
-_CARRIED = ("distinct", "questions", "left_out", "notes", "fixed", "root")
+_CARRIED = ("distinct", "questions", "left_out", "notes", "fixed", "root", "returned")
 _EXACT_BYTES = 4096
 
 

@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_flatten
 
+from exportdoctor.core.exception_text import text_of
 from exportdoctor.targets.eager import restore_afterwards, run_forward
+from exportdoctor.targets.iterator_places import PLAIN_KINDS
 from exportdoctor.worker.capture.behaviour import Behaviour, describe_value
 from exportdoctor.worker.capture.call_shapes import CallShapes, OpenCall, close_call, open_call
 from exportdoctor.worker.capture.dynamic_dims import (
@@ -50,10 +53,14 @@ class Call:
 
 @dataclass
 class ModuleCalls:
-    """The calls of one module: the first few that were kept, and how many there were."""
+    """The calls of one module: the first few that were kept, and how many there were.
+
+    `returned` are the classes, as text, of what the root gives beside tensors and plain values; None where not known.
+    """
 
     kept: list[Call] = field(default_factory=list)
     seen: int = 0
+    returned: tuple[str, ...] | None = None
 
 
 def record_calls(
@@ -136,8 +143,16 @@ def _record(
             stack.callback(child.register_forward_hook(after, prepend=True, with_kwargs=True).remove)
         own_args, own_kwargs = snapshot((args, kwargs), budget=CopyBudget(left=2**62))
         with behaviour.record() if behaviour is not None else nullcontext():
-            module(*own_args, **own_kwargs)
+            output = module(*own_args, **own_kwargs)
+        with suppress(Exception):  # of classes of the target
+            calls[id(module)].returned = _classes_in(output)
     return calls
+
+
+def _classes_in(output: Any) -> tuple[str, ...]:
+    leaves = tree_flatten(output)[0]
+    kinds = (type(leaf) for leaf in leaves if not isinstance(leaf, (torch.Tensor, *PLAIN_KINDS)))
+    return tuple(dict.fromkeys(map(text_of, kinds)))
 
 
 @contextmanager

@@ -39,7 +39,7 @@ class PartCapture:
 
     `registered` are the classes that are pytree nodes only while the part is exported. `fixed` gives the modules that
     are asked at fixed sizes although the part has dynamic ones, each with the reason. `at_one_size` holds every call
-    until the forward has run at other sizes, where it has not yet.
+    until the forward has run at other sizes, where it has not yet. `returned` is as in Captured.
     """
 
     built: BuiltPart
@@ -53,6 +53,7 @@ class PartCapture:
     fixed: dict[str, str] = field(default_factory=dict)
     root: Call = field(default_factory=lambda: Call((), {}))
     at_one_size: dict[int, ModuleCalls] | None = None
+    returned: tuple[str, ...] | None = None
 
     @property
     def prefix(self) -> str:
@@ -198,6 +199,7 @@ def _keep_calls(part: PartCapture, calls: dict[int, ModuleCalls], *, exporter: s
     """Name the axes of all calls, and keep each module's distinct ones."""
     part.root = Call(part.built.args, part.built.kwargs)
     if id(part.built.module) in calls:  # a ScriptModule tells of no call
+        part.returned = calls[id(part.built.module)].returned
         seen = calls[id(part.built.module)].kept[0]
         part.root = dataclasses.replace(part.root, inner=seen.inner, inner_there=seen.inner_there)
     name_axes(part.built, part.root, (call for one in calls.values() for call in one.kept))
@@ -269,6 +271,7 @@ def captured_fact(part: PartCapture, *, seconds: float) -> Captured:
         registered=part.registered,
         has_values=not has_fakes(part.built.module, (part.built.args, part.built.kwargs)),
         unnamed_inputs=_has_unnamed_inputs(part.built),
+        returned=part.returned,
     )
 
 
