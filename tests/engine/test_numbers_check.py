@@ -759,6 +759,7 @@ def test_a_part_without_values_is_compared_on_its_small_model(without_values: Pa
     assert without_values.modules[0].stages == {"export": "pass"}
 
 
+@pytest.mark.long
 def test_wrong_numbers_of_the_small_model_are_told_and_leave_the_verdict(without_values: PartRecord) -> None:
     diagnosis = PartDiagnosis(captured({"": "Net"}).captured, ScanOptions(), {})
     steps = numbers_steps_of_small_model(diagnosis, Probe(part="default~small", fqn="", call=0, exporter="export"))

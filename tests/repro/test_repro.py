@@ -213,6 +213,7 @@ def test_a_whole_network_is_reduced_to_about_the_length_of_a_minimum_by_hand(nam
     assert code_lines(reduction.source) <= 1.5 * code_lines(minimum_of(path))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_candidates_beside_each_other_get_each_its_own_outcome(bench: CandidateRunner) -> None:
     with ThreadPoolExecutor(4) as threads:
