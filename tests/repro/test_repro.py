@@ -223,6 +223,7 @@ def test_candidates_beside_each_other_get_each_its_own_outcome(bench: CandidateR
     assert said == [str(number) for number in range(12)]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_script_that_exports_nothing_does_not_pass(bench: CandidateRunner) -> None:
     outcome = bench.run("import torch\n\ntorch.nn.Linear(2, 2)")

@@ -454,6 +454,7 @@ def test_an_input_whose_size_may_differ_is_not_frozen(spec: Any) -> None:
         pass
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(sorted(OPERATIONS)), max_size=5), st.booleans())

@@ -108,6 +108,7 @@ print(digest_values([sys.modules["__main__"]]))
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_digest_is_the_same_in_another_process(tmp_path: Path) -> None:
     """Which has other addresses, and other hashes of texts."""
