@@ -118,6 +118,17 @@ def test_a_guard_that_torch_cannot_prove_is_left_to_dim_auto(fixes: str, declare
     assert f"take: {declared}. With Dim.AUTO torch need not prove that they do. Or make" in said
 
 
+@pytest.mark.parametrize(
+    ("name", "pieces", "said"),
+    [("n", 2, "`2*Dim('_n', min=2)`"), ("L['x'].size()[1]", 2, "`2*Dim('_n', min=2)`"), ("n", 3, "")],
+)
+def test_a_chunk_is_advised_where_the_guard_is_of_its_pieces(name: str, pieces: int, said: str) -> None:
+    guard = "(L['x'].size()[1] // ((1 + L['x'].size()[1]) // 2)) == 2."
+    message = f"Constraints violated ({name})! For more\n  - Not all values satisfy the generated guard {guard}"
+    step = step_of(message, f"a, b = x.chunk({pieces}, 1)")
+    assert step.startswith(f"Declare the dimension as {said}" if said else "Make the code independent")
+
+
 @pytest.mark.long
 @pytest.mark.slow
 def test_pieces_by_chunk_are_declared_a_multiple_or_cut_by_split(tmp_path: Path) -> None:
@@ -135,7 +146,7 @@ def test_pieces_by_chunk_are_declared_a_multiple_or_cut_by_split(tmp_path: Path)
         name: wording.next_step(scan_file(tmp_path / "pieces.py", factory=name).findings[0])
         for name in ("two", "ghost")
     }
-    assert steps["two"].startswith("Declare `n = 2*Dim('_n', min=2)`: ")
+    assert steps["two"].startswith("Declare the dimension as `2*Dim('_n', min=2)`: ")
     assert steps["ghost"].startswith("Cut pieces of a known size, as `x.split(size, dim)` does, in place of `x.chunk(")
 
 

@@ -63,10 +63,11 @@ _ASKS = re.compile(
 """Code that may ask for the time or for chance."""
 _UNSEEN = {
     r"\bfrom_file\(|\btokenizers\b|Tokenizer(?:Fast)?\b|Processor\.from_pretrained|\baoti_load_package\b"
-    r"|\bread_(?:parquet|feather|orc|hdf|image|file|video)\("
-    r"|\b(?:import|from)\b[^\n]*(?<![.\w])(?:h5py|tables|netCDF4|zarr|pyarrow|fastparquet|polars|duckdb|lmdb|cv2"
-    r"|soundfile|torchaudio|torchcodec|faiss|sentencepiece|gguf|tensorstore|onnx|onnxruntime)\b"
-    "": "files that a library opens",
+    r"|\bread_(?:parquet|feather|orc|hdf|image|file|video)\(": "files that a library opens",
+    r"\b(?:import|from)\b[^\n]*(?<![.\w])(?:h5py|tables|netCDF4|zarr|pyarrow|fastparquet|polars|duckdb|lmdb|cv2"
+    r"|soundfile|torchaudio|torchcodec|faiss|sentencepiece|gguf|tensorstore|onnx|onnxruntime)\b": (
+        "files that a library opens"
+    ),
     r"\bmultiprocessing\b|\bjoblib\b|\bProcessPool": "another process",
     r"datetime64\(\s*['\"](?:now|today)|\bTimestamp\.(?:now|today)|\b(?:event_loop\(\)|loop)\.time\(": "the clock",
     r"\bplatform\.(?:node|uname)\(|\bos\.uname\(": "the machine's name",

@@ -378,9 +378,12 @@ def pieces_by_chunk(finding: Finding) -> str:
         given = call.args[1:] if owner == "torch" else call.args
         dims = dims_in(finding.exception.message)
         match given:
-            case [ast.Constant(value=int() as pieces), *_] if len(dims) == 1:
+            case [ast.Constant(value=int() as pieces), *_]:
+                if f") == {pieces}." not in finding.exception.message or len(dims) != 1:
+                    continue  # another call asks, or another dimension
+                name = dims[0] if dims[0].isidentifier() else "n"  # without a name it is `L['x'].size()[1]`
                 return (
-                    f"Declare `{dims[0]} = {pieces}*Dim('_{dims[0]}', min=2)`: of other sizes torch cannot tell that "
+                    f"Declare the dimension as `{pieces}*Dim('_{name}', min=2)`: of other sizes torch cannot tell that "
                     f"`chunk` gives {pieces} pieces. Or export with a static size."
                 )
         return (
