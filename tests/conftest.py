@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -26,6 +27,12 @@ def _no_terminal_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.delenv("LINES", raising=False)
     monkeypatch.delenv("FORCE_COLOR", raising=False)
+
+
+@pytest.fixture
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home in which the newest run is the test's: tests that run beside it write theirs into the user's."""
+    monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path / "home"))
 
 
 def pytest_collection_finish() -> None:

@@ -142,6 +142,7 @@ def test_what_is_fixed_beside_changed_sources_says_so() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("own_home")
 def test_all_modules_of_a_finding_that_were_asked_are_asked_again(tmp_path: Path) -> None:
     """One of two layers that fail at one line may be mended, and the finding is there still."""
     (tmp_path / "net.py").write_text(TWO_LAYERS)
@@ -168,6 +169,7 @@ def test_what_an_export_costs_is_the_same_failure_whatever_was_measured(kind: st
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("own_home")
 def test_a_run_is_asked_again_about_its_own_file_from_any_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +212,7 @@ def build():
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("own_home")
 @pytest.mark.parametrize(
     ("code", "options", "what"),
     [(COUNTS_CALLS, (), "NumbersDiffer"), (UNROLLED, ("--slow", "1", "--no-cure"), "SlowExport")],

@@ -247,6 +247,7 @@ def test_a_choice_between_other_values_is_left_alone() -> None:
 
 @pytest.mark.long
 @pytest.mark.slow
+@pytest.mark.usefixtures("own_home")
 def test_a_choice_between_bools_that_onnx_runtime_refuses_is_found_and_cured(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(CHOICE)
     assert main.run(["scan", f"{tmp_path}/net.py:build", "--to", "ort", "-q", "--no-alternatives"]) == 1
@@ -283,6 +284,7 @@ def build():
 
 @pytest.mark.long
 @pytest.mark.slow
+@pytest.mark.usefixtures("own_home")
 def test_an_onnx_file_of_other_numbers_is_located_cured_and_reproduced(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -328,6 +330,7 @@ def build():
 
 @pytest.mark.long
 @pytest.mark.slow
+@pytest.mark.usefixtures("own_home")
 def test_numbers_that_differ_at_other_sizes_are_found_and_cured(tmp_path: Path) -> None:
     """ONNX Runtime was asked the example alone, whose size is a multiple of four, as all known ones are."""
     (tmp_path / "net.py").write_text(CEILING)
@@ -358,6 +361,7 @@ def build():
 
 @pytest.mark.long
 @pytest.mark.slow
+@pytest.mark.usefixtures("own_home")
 def test_what_torch_onnx_decomposes_for_the_examples_sizes_alone_is_found_and_cured(tmp_path: Path) -> None:
     """At other sizes what torch.onnx had made of the program was asked, which is wrong there as the file is."""
     (tmp_path / "net.py").write_text(POOL)

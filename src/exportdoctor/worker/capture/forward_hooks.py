@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten
 
 from exportdoctor.core.exception_text import text_of
 from exportdoctor.targets.eager import restore_afterwards, run_forward
 from exportdoctor.targets.iterator_places import PLAIN_KINDS
+from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.capture.behaviour import Behaviour, describe_value
 from exportdoctor.worker.capture.call_shapes import CallShapes, OpenCall, close_call, open_call
 from exportdoctor.worker.capture.dynamic_dims import (
@@ -150,8 +150,7 @@ def _record(
 
 
 def _classes_in(output: Any) -> tuple[str, ...]:
-    leaves = tree_flatten(output)[0]
-    kinds = (type(leaf) for leaf in leaves if not isinstance(leaf, (torch.Tensor, *PLAIN_KINDS)))
+    kinds = (type(leaf) for leaf in tree_leaves(output) if not isinstance(leaf, (torch.Tensor, *PLAIN_KINDS)))
     return tuple(dict.fromkeys(map(text_of, kinds)))
 
 
