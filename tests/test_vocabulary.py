@@ -6,6 +6,7 @@ The words themselves are explained in docs/architecture.md.
 from __future__ import annotations
 
 import ast
+import functools
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,12 @@ import pytest
 
 ROOTS = [Path(__file__).parents[1] / folder for folder in ("src/exportdoctor", "tui/exportdoctor_tui")]
 FILES = sorted(file for root in ROOTS for file in root.rglob("*.py"))
+
+
+@functools.cache
+def _tree_of(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
 
 # Past participles that do not end in -ed, as far as somebody could use one as a function's name.
 IRREGULAR = frozenset(
@@ -162,14 +169,14 @@ def _is_bare_participle(name: str) -> bool:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: "/".join(file.parts[-2:]))
 def test_no_function_is_named_by_a_bare_participle(file: Path) -> None:
-    names = [node.name for node in _functions(ast.parse(file.read_text()))]
+    names = [node.name for node in _functions(_tree_of(file))]
     assert [name for name in names if _is_bare_participle(name)] == []
 
 
 def test_no_two_public_classes_have_one_name() -> None:
     places: defaultdict[str, list[str]] = defaultdict(list)
     for file in FILES:
-        for node in ast.parse(file.read_text()).body:
+        for node in _tree_of(file).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append("/".join(file.parts[-2:]))
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
@@ -189,7 +196,7 @@ def test_every_reason_for_a_shared_stem_is_still_needed() -> None:
 
 
 def _public_constants(file: Path) -> Iterator[str]:
-    for node in ast.parse(file.read_text()).body:
+    for node in _tree_of(file).body:
         match node:
             case ast.Assign(targets=targets, value=value):
                 pass

@@ -250,6 +250,7 @@ def build():
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_values_that_refuse_to_be_looked_at_are_no_failure_of_the_forward(tmp_path: Path) -> None:
     """Story: e3nn keeps tuples in its modules whose `len` raises. "The eager forward fails" was said of each model."""

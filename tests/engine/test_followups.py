@@ -102,6 +102,7 @@ def test_a_child_that_writes_into_what_it_is_given_is_kept_and_said() -> None:
     assert "writer: it is given a Store, which it may change" in root.note
 
 
+@pytest.mark.long
 def test_sizes_that_depend_on_data_pass_through_a_replaced_child() -> None:
     report = scan_file(MODELS, factory="chooser")
     assert only(report).module == "rows"

@@ -593,6 +593,7 @@ def test_a_program_is_held_to_eager_with_gradients_where_it_answers_otherwise_wi
     assert any("without gradients eager gives other numbers" in note for note in part.numbers.proof.notes)
 
 
+@pytest.mark.long
 def test_a_module_without_parameters_is_held_to_eager_with_gradients_too(models: Path) -> None:
     report = scan_file(models, factory="asking")
     assert (report.parts[0].verdict, report.findings) == ("passes", ())

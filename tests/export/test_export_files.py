@@ -370,6 +370,7 @@ def test_an_onnx_file_is_verified_only_for_inputs_that_pass_what_it_cannot_check
     assert factory(tmp_path, "checked", to="pt2", **order).unchecked == ()
 
 
+@pytest.mark.long
 def test_a_bfloat16_file_is_verified_with_what_the_processor_lacks_in_float32(tmp_path: Path) -> None:
     result = factory(tmp_path, "plain", to="onnx", dtype="bfloat16", opset=22)
     assert (result.verdict, result.trouble) == ("proved", None)

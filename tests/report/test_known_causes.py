@@ -373,6 +373,7 @@ def build():
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_no_guard_is_blamed_for_an_example_of_size_one(tmp_path: Path) -> None:
     """Story: a convolution was blamed, for one dimension was called `h`, and the other `batch` has that letter."""

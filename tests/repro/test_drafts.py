@@ -45,8 +45,9 @@ def judge_of(runner: CandidateRunner, script: str, *, exporter: str = "export") 
     return CandidateJudge(runner=runner, wanted=wanted, exporter=exporter, log=VerdictLog(None))
 
 
+_LIBRARY = "a cache of a library"
 REFUSED = {
-    "a cache of a library": ("class Cache:\n    def __init__(self, keys):\n        self.keys = keys", "Cache(x)"),
+    _LIBRARY: ("class Cache:\n    def __init__(self, keys):\n        self.keys = keys", "Cache(x)"),
     "a dict with attributes": ("class Output(dict):\n    pass", "Output(hidden=x)"),
     "a mapping": ("from collections import UserDict", "UserDict(hidden=x)"),
     "a dataclass": ("from dataclasses import make_dataclass\nOut = make_dataclass('Out', ['hidden'])", "Out(x)"),
@@ -68,7 +69,10 @@ torch.export.export(M(), ({made},), strict={strict})
 """
 
 
-@pytest.mark.parametrize("refused", REFUSED.values(), ids=list(REFUSED))
+@pytest.mark.parametrize(
+    "refused",
+    [pytest.param(one, id=name, marks=pytest.mark.long if name == _LIBRARY else []) for name, one in REFUSED.items()],
+)
 @pytest.mark.parametrize("call", [RETURNS, TAKES], ids=["returned", "given"])
 def test_a_class_that_pytree_does_not_know_has_a_stand_in_of_two_lines(
     refused: tuple[str, str], call: str, runner: CandidateRunner
@@ -168,6 +172,7 @@ def made(children):
 """
 
 
+@pytest.mark.long
 def test_an_input_of_a_class_that_the_part_registers_is_taken_apart_in_a_script_too(
     runner: CandidateRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ from branching_models import (
     Asked,
     Calculating,
     Calling,
+    Chained,
     Choosing,
     Compared,
     ComparedWithTensor,
@@ -106,7 +107,9 @@ def test_comments_and_strings_at_the_margin_are_no_obstacle(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [Early, Several, Named, Asked, Calling, Telling, Numbered, Guarded, Appending, Found])
+@pytest.mark.parametrize(
+    "make", [Early, Several, Named, Asked, Calling, Telling, Numbered, Guarded, Chained, Appending, Found]
+)
 def test_the_program_answers_as_eager_on_both_sides_of_each_branch(make: Callable[[], nn.Module]) -> None:
     call = call_of(make)
     with pytest.raises(Exception, match=r"data-dependent"):

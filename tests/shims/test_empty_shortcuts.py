@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import itertools
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
+from exportdoctor.shims.rules.branches.slice_conditions import SliceConditions
 from found_rows import inputs_of, module_of
 from shim_cases import Experts
 
@@ -187,3 +189,115 @@ def test_inputs_with_rows_alike_show_what_experts_do_without_any() -> None:
     for chosen in (torch.tensor([0, 0]), torch.arange(5) % 2, torch.full((7,), 2)):
         rows = torch.randn(chosen.shape[0], 2)
         torch.testing.assert_close(program(rows, chosen), module(rows, chosen))
+
+
+EMPTY = ("count == 0", "not count", "count < 1", "end == start", "start >= end", "not start < end", "not count > 0")
+NOT_ASKED = ("count == 1", "count == 2", "count + 0 == 0")
+
+
+def dispatch_of(condition: str, folder: Any) -> nn.Module:
+    """Rows in the order of their groups, one layer for each group; a group is skipped under the condition."""
+    source = f"""
+import torch
+from torch import nn
+
+class Dispatch(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(2, 2) for _ in range(3)])
+
+    def forward(self, x, group):
+        counts = nn.functional.one_hot(group, 3).sum(0).tolist()
+        order = group.argsort(stable=True)
+        rows, made, start = x[order], [], 0
+        for layer, count in zip(self.layers, counts):
+            end = start + count
+            if {condition}:
+                continue
+            made.append(layer(rows[start:end]))
+            start = end
+        return torch.zeros_like(x).index_copy(0, order, torch.cat(made))
+"""
+    file = folder / "dispatch.py"
+    file.write_text(source)
+    names: dict[str, Any] = {"__name__": "dispatch"}
+    exec(compile(source, str(file), "exec"), names)
+    module: nn.Module = names["Dispatch"]()
+    return module.eval()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("condition", [*EMPTY, *NOT_ASKED])
+def test_what_asks_whether_a_slice_is_empty_is_settled(condition: str, tmp_path: Any) -> None:
+    """A number that is read out of a tensor is no size for torch: the experts of DeepSeek's `moe_infer` could be left
+    out only as the example leaves them out."""
+    module = dispatch_of(condition, tmp_path)
+    free = {0: torch.export.Dim("rows")}
+    call = ExportCall(module=module, args=(torch.randn(12, 2), torch.arange(12) % 3), dynamic_shapes=(free, free))
+    if condition in NOT_ASKED:
+        with pytest.raises(Exception, match="data-dependent"), apply_shims([find("no-empty-shortcut")], call) as given:
+            export_program(given)
+        return
+    with apply_shims([find("no-empty-shortcut")], call) as given:
+        program = export_program(given).module()
+    for chosen in (torch.tensor([0, 0]), torch.arange(5) % 2, torch.full((7,), 2), torch.tensor([2, 0, 2, 1])):
+        rows = torch.randn(chosen.shape[0], 2)
+        torch.testing.assert_close(program(rows, chosen), module(rows, chosen))
+
+
+@pytest.mark.parametrize(
+    ("condition", "code", "answer", "is_ordered"),
+    [
+        ("n == 0", "x[a:a + n]", True, False),
+        ("n != 0", "x[a:n + a]", False, False),
+        ("n", "x[:n]", False, False),
+        ("n <= 0", "x[:n]", True, True),
+        ("1 <= n", "x[:n]", False, True),
+        ("b == a", "x[:, a:b]", True, False),
+        ("a >= b", "x[a:b]", True, True),
+        ("b > a", "x[a:b]", False, True),
+        ("b - a == 0", "x[a:b]", True, False),
+        ("n == 0", "e = a + n; x[a:e]", True, False),
+        ("n == 0", "n = b - a; x[a:b]", True, False),
+        ("n == 0", "e = a + n; e = e + 1; x[a:e]", None, False),
+        ("f(n) <= 0", "x[:f(n)]", None, False),  # would be called twice
+        ("n == 1", "x[:n]", None, False),
+        ("n < 2", "x[:n]", None, False),
+        ("b <= a", "x[b:a:2]", None, False),
+        ("b >= a", "x[a:b]", None, False),
+        ("m == 0", "x[:n]", None, False),
+        ("n == 0 == m", "x[:n]", None, False),
+    ],
+)
+def test_which_conditions_ask_for_an_empty_slice(
+    condition: str, code: str, answer: bool | None, is_ordered: bool
+) -> None:
+    function = ast.parse(f"def f(x, a, b, n, m):\n    {code}").body[0]
+    assert isinstance(function, ast.FunctionDef)
+    found = SliceConditions(function).of_nothing(ast.parse(condition, mode="eval").body)
+    assert (found and found.answer, bool(found and found.low)) == (answer, is_ordered)
+
+
+def test_a_number_below_zero_is_not_taken_for_an_empty_slice(tmp_path: Any) -> None:
+    """Eager skips it as well; the program asserts that there is none."""
+    source = """
+import torch
+
+class Head(torch.nn.Module):
+    def forward(self, x, n):
+        count = n.item()
+        if count <= 0:
+            return x.sum() * 0
+        return x[:count].sum()
+"""
+    (tmp_path / "head.py").write_text(source)
+    names: dict[str, Any] = {"__name__": "head"}
+    exec(compile(source, str(tmp_path / "head.py"), "exec"), names)
+    module, x = names["Head"]().eval(), torch.rand(4)
+    call = ExportCall(module=module, args=(x, torch.tensor(2)), more_inputs=(((x, torch.tensor(0)), {}),))
+    with apply_shims([find("no-empty-shortcut")], call) as given:
+        program = export_program(given).module()
+    for count in (0, 1, 4):
+        torch.testing.assert_close(program(x, torch.tensor(count)), module(x, torch.tensor(count)))
+    with pytest.raises(RuntimeError):
+        program(x, torch.tensor(-1))

@@ -140,6 +140,18 @@ class Dispatch(nn.Module):
         return torch.cat(made)
 
 
+def test_counts_in_an_array_may_be_zero() -> None:
+    """As in the `moe_infer` of DeepSeek's models, whose experts find tokens or none."""
+    module, free = Dispatch(), {0: torch.export.Dim("rows", min=2)}
+    call = ExportCall(module=module, args=(X, torch.tensor([0, 1, 1, 2, 0, 2])), dynamic_shapes=(free, free))
+    with apply_shims([find("list-as-tensor"), find("no-empty-shortcut")], call) as given:
+        program = export_program(given).module()
+    for t in ([0, 0, 0, 1, 1, 1], [2, 2], [1, 0, 1, 0, 2, 2, 1]):
+        x = torch.randn(len(t), 2)
+        with torch.no_grad():
+            torch.testing.assert_close(program(x, torch.tensor(t)), module(x, torch.tensor(t)))
+
+
 def test_counts_in_an_array_choose_slices() -> None:
     module = Dispatch()
     program = export(module, X, torch.tensor([0, 1, 1, 2, 0, 2]), "list-as-tensor+branches-as-example", dynamic=False)

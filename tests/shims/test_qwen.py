@@ -39,7 +39,7 @@ def difference_to_eager(part: BuiltPart, names: tuple[str, ...]) -> float:
 @pytest.mark.parametrize(
     ("name", "chain"),
     [
-        ("vision", (CHAIN[0], CHAIN[2])),
+        pytest.param("vision", (CHAIN[0], CHAIN[2]), marks=pytest.mark.long),
         pytest.param("full", CHAIN, marks=pytest.mark.long),
         pytest.param("video", CHAIN, marks=pytest.mark.night),
     ],

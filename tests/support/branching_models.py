@@ -123,6 +123,16 @@ class Guarded(nn.Module):
         return torch.cat([x / scale / least, x.to(torch.bfloat16).float() * low + high, x * seen])
 
 
+class Chained(nn.Module):
+    """Choices within choices, in either arm and in a condition."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        total = x.sum()
+        y = x * 2 if total > 2 else x + 1 if total > 0 else x.abs() if x.min() < -2 else -x
+        z = (x - 1 if x.max() > 3 else x - 2) if total > 1 else x - 3
+        return torch.cat([y, z * 2 if (x.max() if total > 0 else x.min()) > 1 else z])
+
+
 class Appending(nn.Module):
     """Both arms append to one list, also in branches inside; one of two lists gets none."""
 

@@ -111,6 +111,7 @@ class _Renamed(LlamaForCausalLM):
         return _Output(logits=found.logits, cache=found.past_key_values)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_input_of_the_cache_by_another_name(tmp_path: Path) -> None:
     config = write_config(tmp_path / "llama", FAMILIES["llama"])

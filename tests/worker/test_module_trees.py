@@ -17,7 +17,7 @@ BY_DAY, BY_NIGHT = {0: 40, 1: 7, 2: 30, 3: 15}, tuple(range(4, 80))
 the second in `make long`. By night 26 larger ones for each seed: 2,068 in all.
 """
 _SEEDS = [
-    *(pytest.param(seed, marks=[pytest.mark.slow, *([pytest.mark.long] if seed != 1 else [])]) for seed in BY_DAY),
+    *(pytest.param(seed, marks=[pytest.mark.slow, pytest.mark.long]) for seed in BY_DAY),
     *(pytest.param(seed, marks=pytest.mark.night) for seed in BY_NIGHT),
 ]
 

@@ -751,3 +751,60 @@ def test_an_operator_that_is_given_another_input_is_not_told_to_err(factory: str
     assert found is not None
     assert found[1].kind == "input"
     assert re.search(said, found[1].message), found[1].message
+
+
+IDENTITY = """
+import torch
+
+class Clip(torch.nn.Module):
+    def forward(self, x):
+        y = torch.tanh(x)
+        too_large = (y.abs().max() > 0.99).item()
+        if too_large is True:
+            y = y / 2
+        return y
+
+def build():
+    torch.manual_seed(0)
+    return Clip(), (torch.rand(2, 8) / 4,)
+"""
+"""torch gives `is` a symbol, which is not True: the program has the other branch, and asks nothing."""
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_what_eager_goes_on_with_is_named(tmp_path: Path) -> None:
+    """It was said to differ only where it runs as a whole."""
+    (tmp_path / "clip.py").write_text(IDENTITY)
+    result = climb_quietly(f"{tmp_path / 'clip.py'}:build")
+    assert result.cause is not None
+    _, cause = result.cause
+    assert (cause.kind, cause.line) == ("absent", 9)
+    assert cause.message.startswith(
+        "the output is tanh, after which the stage before goes on: its output is that of div"
+    )
+    assert not any("as a whole" in note for stage in result.stages for note in stage.notes)
+
+
+TAIL = """
+import torch
+
+class Tail(torch.nn.Module):
+    def forward(self, x):
+        return torch.erfc(x.abs() / 2**0.5)
+
+def build():
+    torch.manual_seed(0)
+    return Tail(), (torch.rand(4, 8) + 5.5,)
+"""
+"""ONNX has no erfc: torch.onnx makes 1 - erf(x) of it, of which nothing is left here."""
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_the_node_at_which_small_values_are_lost_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tail.py").write_text(TAIL)
+    result = climb_quietly(f"{tmp_path / 'tail.py'}:build")
+    assert (result.verdict, [one.name for one in result.stages if one.cause]) == ("differs", ["ONNX"])
+    assert result.cause is not None
+    assert result.cause[1].message.startswith("erfc differs by ")

@@ -42,7 +42,9 @@ from exportdoctor.worker.translate.onnx_session import OnnxSession
         (torch.ones(3), torch.ones(3), True),
         (torch.ones(3) + 1e-6, torch.ones(3), True),
         (torch.full((3,), 2e-5), torch.full((3,), 1e-5), False),  # small outputs are not right because they are small
-        (torch.zeros(3), torch.full((3,), 1e-7), True),
+        (torch.zeros(3), torch.full((3,), 1e-7), False),  # whether rounding explains it is asked of eager
+        (torch.zeros(3), torch.tensor([1e-7, 1e-7, 1.0]), False),
+        (torch.tensor([0.0, 0.0, 1.0]), torch.tensor([1e-7, 1e-7, 1.0]), True),
         (torch.ones(3), torch.ones(3, 1), False),
         (torch.ones(3, dtype=torch.float64), torch.ones(3), False),
         (torch.tensor([1, 2]), torch.tensor([1, 3]), False),

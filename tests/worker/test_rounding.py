@@ -188,3 +188,74 @@ with RoundingNoise(16, 1):
     torch.func.jvp(layer, (x,), (x,))
 """
     assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0
+
+
+class Small(torch.nn.Module):
+    """What is left where large numbers cancel, and a tail probability, which is as exact as a large one."""
+
+    def __init__(self, *, cancels: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.cancels = torch.nn.Linear(64, 8), cancels
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.one(x)
+        return (y - self.one(x * 1.0000001)).mean(-1) if self.cancels else torch.erfc(6 + y.abs())
+
+
+def small_set(module: torch.nn.Module) -> InputSet:
+    torch.manual_seed(1)
+    calls: tuple[Inputs, ...] = (((torch.randn(4, 64),), {}),)
+    return InputSet(title="the example", kind="example", calls=calls, results=run_calls(module, calls), same=True)
+
+
+def test_a_small_output_is_right_where_rounding_of_larger_numbers_moves_eagers_as_far() -> None:
+    module = Small(cancels=True).eval()
+    one = small_set(module)
+    row = row_of(one, 5e-8)
+    assert one.results[0].output.abs().max() < 1e-6
+    assert not row.holds
+    (widened,) = widen_to_rounding(module, [one], [row])
+    assert widened.holds
+    assert "rounding" in widened.note
+
+
+@pytest.mark.parametrize("share", [-1.0, -0.5, 0.01])
+def test_a_small_output_is_wrong_where_nothing_explains_the_difference(share: float) -> None:
+    """A file whose every answer was zero was "Verified": the outputs were below what is allowed of larger ones."""
+    module = Small(cancels=False).eval()
+    one = small_set(module)
+    row = row_of(one, share * one.results[0].output)
+    assert not row.holds
+    assert widen_to_rounding(module, [one], [row]) == [row]
+
+
+class Drifts(torch.nn.Module):
+    """A counter, by which the answer drifts a little."""
+
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x * 1e-8 + 1e-7 * self.calls
+
+
+@pytest.mark.parametrize(("wrong", "holds"), [(2, False), (0, True)])
+def test_the_later_calls_of_a_set_are_held_to_their_own_size(wrong: int, holds: bool) -> None:
+    module = Drifts()
+    inputs: Inputs = ((torch.ones(3),), {})
+    calls = (inputs, inputs, inputs)
+    one = InputSet(title="three times", kind="called_again", calls=calls, results=run_calls(module, calls), same=True)
+    answers = [one.results[0]] * wrong + [*one.results[wrong:]]
+    (row,) = widen_to_rounding(module, [one], [compare_calls(one, answers)])
+    assert row.holds is holds
+    assert row.call == (0 if holds else 1)
+
+
+def test_operands_that_are_rounded_are_copies() -> None:
+    x = torch.ones(4)
+    with RoundingNoise(16, 0, operands=True):
+        y = x.view(2, 2).matmul(torch.eye(2))
+        x.add_(0.0)
+    assert not torch.equal(y, torch.ones(2, 2))
+    torch.testing.assert_close(x, torch.ones(4))

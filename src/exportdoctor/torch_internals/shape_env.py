@@ -172,6 +172,20 @@ def truth_of_nothing(value: Any) -> bool | None:
     return answers[0] if set(answers[1:]) == {not answers[0]} else None
 
 
+def is_decided(value: Any) -> bool:
+    """Whether a condition, or a number as one, is no symbol that hangs on data, or torch knows its answer."""
+    import torch
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+    if not isinstance(value, torch.SymBool | torch.SymInt):
+        return True
+    env = value.node.shape_env
+    if not any(map(env.is_unbacked_symint, getattr(value.node.expr, "free_symbols", ()))):
+        return True
+    holds = value if isinstance(value, torch.SymBool) else value != 0
+    return bool(guard_or_false(holds) or guard_or_false(torch.sym_not(holds)))  # type: ignore[no-untyped-call]
+
+
 def _has_expressions() -> bool:
     from torch.fx.experimental.sym_node import SymNode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv, has_free_unbacked_symbols

@@ -239,10 +239,12 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     throughout or others at each call, so that the program is neither right nor wrong. `note` is what was not compared,
     or what the program does otherwise than eager though its outputs agree. `buffers` are those of the module that
     eager changes and the program does not, `at` the line of the model's code because of which they differ, where known.
+    `call` is which of several calls has these numbers, counted from 0, where those before it agree.
     """
 
     inputs: str
     kind: SetKind | Literal[""] = ""
+    call: int = 0
     note: str = ""
     made_up: bool = False
     refused: bool = False

@@ -81,6 +81,12 @@ def absent_module(name: str) -> str:
     return f"eager calls {name} on these inputs, and the file has nothing that came of it"
 
 
+def goes_on_after(name: str, made_by: str) -> str:
+    """A stage whose output is a value after which the reference goes on; what computes the reference's output."""
+    last = f": its output is that of {made_by}" if made_by else ""
+    return f"the output is {name}, after which the stage before goes on{last}"
+
+
 def other_input(name: str, trouble: str, made_by: str) -> str:
     """A step that is given another value than the reference's: how it differs in kind, and what computes the
     reference's, where these are known."""

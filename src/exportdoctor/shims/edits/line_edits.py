@@ -73,7 +73,7 @@ def _cond(place: LinePlace) -> Iterator[list[Splice]]:
     local |= {name.arg for name in ast.walk(place.statement) if isinstance(name, ast.arg)}  # of lambdas in it
 
     def call_of(test: str, one: str, other: str) -> str:
-        read = {node.id for text in (one, other) for node in ast.walk(ast.parse(text, mode="eval"))
+        read = {node.id for text in (one, other) for node in ast.walk(ast.parse(f"({text}\n)", mode="eval"))
                 if isinstance(node, ast.Name)}  # fmt: skip
         names = ", ".join(sorted(read & local))
         operands = f"({names},)" if names and "," not in names else f"({names})"
@@ -92,6 +92,8 @@ def _choose(place: LinePlace, chosen: Callable[[str, str, str], str]) -> Iterato
             one, other = source.code(node.body), source.code(node.orelse)
             for test in _conditions(source, node.test):
                 yield [Splice(*source.span(node), chosen(test, one, other))]
+            if isinstance(node.body, ast.IfExp) or isinstance(node.orelse, ast.IfExp):
+                yield [Splice(*source.span(node), _chosen_in_chain(place, node, chosen))]
     if not isinstance(statement, ast.If):
         return
     arms, used = _arms(place)
@@ -100,6 +102,14 @@ def _choose(place: LinePlace, chosen: Callable[[str, str, str], str]) -> Iterato
     head, one, other = arms
     for test in _conditions(source, statement.test):
         yield [source.over(place, [statement, *used], [f"{head}{chosen(test, one, other)}"])]
+
+
+def _chosen_in_chain(place: LinePlace, node: ast.expr, chosen: Callable[[str, str, str], str]) -> str:
+    """`a if c else b if d else e` with each choice made."""
+    if not isinstance(node, ast.IfExp):
+        return place.source.code(node)
+    one, other = (_chosen_in_chain(place, arm, chosen) for arm in (node.body, node.orelse))
+    return chosen(next(iter(_conditions(place.source, node.test))), one, other)
 
 
 def _arms(place: LinePlace) -> tuple[tuple[str, str, str] | None, list[ast.stmt]]:

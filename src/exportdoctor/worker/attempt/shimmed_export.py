@@ -232,7 +232,7 @@ class _CureProof:
         drawer = drawer_for(self.call, example, sizes=known.agrees)
         if self.probe.to == "compare":
             small = drawer.draw_ones_and_zeros() if is_complete else ()
-            asked, more, chance = self._hold(*small, *self._drawn_refused(drawer))
+            asked, more, chance = self._hold(*small, *self._drawn_refused(drawer), *drawer.draw_where_read())
             more = name_other_way(more, asked, self.call.module, self._export_again)
             return (*_with_notes(rows, chance), *more)
         if not _gives_the_same(self.call, example):

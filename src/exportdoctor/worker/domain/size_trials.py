@@ -32,6 +32,7 @@ from exportdoctor.worker.domain.value_growth import ValueGrowth, measure_growth
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.object_walk import turn_flags
+from exportdoctor.worker.prove.rounding import widen_to_rounding
 
 PROGRAM, SAVED = "exported program", "saved program"
 _SMALL_GROWTH, _SMALL_SIZE = 8, 256
@@ -312,6 +313,8 @@ class DomainSearch:
         if row.trouble == MASKED_OUTPUTS:
             return StageAnswer(stage=stage.name, outcome="right", message=row.trouble)
         if row.holds or row.says_nothing:  # NaN where eager gives NaN
+            return StageAnswer(stage=stage.name, outcome="right", max_abs=row.max_abs)
+        if self.eager is not None and widen_to_rounding(self.eager, [one], [row])[0].holds:
             return StageAnswer(stage=stage.name, outcome="right", max_abs=row.max_abs)
         return StageAnswer(stage=stage.name, outcome="wrong", max_abs=row.max_abs, message=row.trouble)
 

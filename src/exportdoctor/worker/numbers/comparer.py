@@ -32,7 +32,7 @@ from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import failed_run, tensors_in
 from exportdoctor.worker.prove.fixed_numbers import name_fixed_numbers
 from exportdoctor.worker.prove.input_set import InputSet
-from exportdoctor.worker.prove.rounding import excuse_rounding
+from exportdoctor.worker.prove.rounding import excuse_rounding, is_below_floor
 from exportdoctor.worker.translate.failed_node import NodeFact
 
 EAGER = "eager"
@@ -146,7 +146,13 @@ class Comparer:
         inputs = self.call.convert(copy_inputs(last))
         state = self._state_after(rung, earlier)
         graph = rung.steps(state)
-        walk = Walk(graph=graph, inputs=rung.inputs(graph, inputs), title=one.title, prefix=self.part.prefix)
+        walk = Walk(
+            graph=graph,
+            inputs=rung.inputs(graph, inputs),
+            title=one.title,
+            prefix=self.part.prefix,
+            by_own_size=not row.holds and (not row.trouble or bool(row.call)) and is_below_floor(row, one),
+        )
         if before is None:
             self.writers[one.title] = self._walk_eager(walk, rung, earlier, last, one)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
@@ -16,7 +16,7 @@ from exportdoctor.core.protocol.numbers_ladder import Side
 from exportdoctor.report.wording import ladder as wording
 from exportdoctor.worker.numbers.step_graph import Float64Run
 from exportdoctor.worker.prove.allowed_error import RELATIVE
-from exportdoctor.worker.prove.compare_outputs import LARGEST, as_strided, largest_difference
+from exportdoctor.worker.prove.compare_outputs import LARGEST, allowed_by_own_size, as_strided, largest_difference
 from exportdoctor.worker.prove.quick_difference import MANY, SMALLEST_SCALE, find_quick_difference, may_hold_fill_values
 
 _SHARES = {
@@ -58,10 +58,16 @@ class Gap:
 
 
 def gap_between(
-    found: Any, wanted: torch.Tensor, *, whole: bool = False, computed_in: torch.dtype | None = None
+    found: Any,
+    wanted: torch.Tensor,
+    *,
+    whole: bool = False,
+    computed_in: torch.dtype | None = None,
+    by_own_size: bool = False,
 ) -> Gap:
     """Of one operation; of a `whole` run by what is allowed of a stage's outputs. Floats of two dtypes are held to what
-    the lower one allows, or that in which they were computed.
+    the lower one allows, or that in which they were computed; values that are small throughout to their own size, if
+    `by_own_size`.
 
     Of equal values `allowed` is what any value is allowed at least: its rows and channels are not looked at.
     """
@@ -77,13 +83,14 @@ def gap_between(
     shares = RELATIVE if whole else _SHARES
     dtypes = (found.dtype, wanted.dtype, *([computed_in] if computed_in is not None else []))
     share = max(shares.get(one, shares[torch.float32]) for one in dtypes)
-    quick = _quick_gap(found, wanted, share)
-    if quick is not None:
-        return quick
-    if found.dtype == wanted.dtype and found.device == wanted.device and torch.equal(found, wanted):
+    gap = _quick_gap(found, wanted, share)
+    if gap is None and found.dtype == wanted.dtype and found.device == wanted.device and torch.equal(found, wanted):
         return no_gap(wanted)
-    absolute, _, allowed = largest_difference(found, wanted, share=share)
-    return Gap(absolute=absolute, allowed=allowed)
+    if gap is None:
+        absolute, _, allowed = largest_difference(found, wanted, share=share)
+        gap = Gap(absolute=absolute, allowed=allowed)
+    strict = allowed_by_own_size(wanted, share) if by_own_size and gap.holds and gap.absolute else gap.allowed
+    return replace(gap, allowed=strict, plain=False) if strict < gap.absolute else gap
 
 
 def _gap_of_whole_numbers(found: torch.Tensor, wanted: torch.Tensor) -> Gap:

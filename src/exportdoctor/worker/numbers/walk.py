@@ -61,13 +61,15 @@ class StepRaised(Exception):
 class Walk:
     """The candidate's side. `expect` says which of its values the reference has, `compare` takes them in its order.
 
-    `title` names the inputs, `prefix` is the part's place in the model.
+    `title` names the inputs, `prefix` is the part's place in the model. `by_own_size`: values that are small throughout
+    are held to their own size, as the outputs are.
     """
 
     graph: StepGraph
     inputs: Mapping[str, Any]
     title: str
     prefix: str = ""
+    by_own_size: bool = False
     values: list[LadderValue] = field(default_factory=list)
     cause: LadderCause | None = None
     unmatched: int = 0
@@ -92,6 +94,7 @@ class Walk:
         self._done: set[str] = set()
         self._kept: dict[str, tuple[str, list[Any]]] = {}
         self._agreeing: dict[str, bool] = {}
+        self._excused: set[str] = set()
         self._given: dict[int, list[Any]] = {}
         self._unknown: list[_Unknown] = []
 
@@ -141,6 +144,17 @@ class Walk:
                 known = next((one for one in self._unknown if _are_one(one.value(), value)), None)
                 origin, taken = (known.fact, known.alive()) if known is not None and fact is None else (fact, ())
                 self._compare_at(name, value.detach(), origin, None, taken)
+            elif self._agreeing.get(name) and name not in self._excused and isinstance(value, torch.Tensor):
+                self._compare_with_output(name, value.detach(), fact)
+
+    def _compare_with_output(self, name: str, wanted: torch.Tensor, fact: NodeFact | None) -> None:
+        """The candidate's output was compared, with a value of the reference that may be another than its output."""
+        found = (self._own or self._fed).get(name)
+        if found is None or gap_between(found, wanted, whole=True, computed_in=self.graph.lowest).holds:
+            return
+        self._agreeing[name] = False
+        known = next((one.fact for one in self._unknown if _are_one(one.value(), wanted)), fact)
+        self.blame("absent", wording.goes_on_after(name, _op_and_line(known) if known is not None else ""), known)
 
     @property
     def outputs_agree(self) -> bool:
@@ -182,7 +196,9 @@ class Walk:
             wanted, run = torch.view_as_real(wanted.resolve_conj()), None  # as ONNX files hold complex numbers
         identical = same_bits(fed, wanted)
         short = lowest_of(self.graph.steps[place].reads for place in ran)
-        local = no_gap(wanted) if identical else gap_between(fed, wanted, computed_in=short)
+        local = no_gap(wanted)
+        if not identical:
+            local = gap_between(fed, wanted, computed_in=short, by_own_size=self.by_own_size)
         inherited = local if own is fed else inherited_gap(own, wanted, local)
         if self._own is None and not identical:  # values that share memory share it in the other run, too
             self._own = self._copy_of_all() if self._in_order else dict(self._fed)
@@ -202,8 +218,9 @@ class Walk:
                 excuse = "rounding" if rounding else ""
         self._note(name, fact, local, inherited, excuse)
         if name in self.graph.outputs:
+            self._excused |= {name} if excuse else set()
             self._agreeing[name] = bool(excuse) or (
-                gap_between(own, wanted, whole=True, computed_in=self.graph.lowest).holds
+                gap_between(own, wanted, whole=True, computed_in=self.graph.lowest, by_own_size=self.by_own_size).holds
             )
         if not local.holds and not excuse:
             kind: CauseKind = "value" if fact.op else "weight"

@@ -45,6 +45,7 @@ def compare_calls(one: InputSet, answers: Sequence[CallResult], *, tensors: bool
         most = max((one for one in told if one.buffers or not one.trouble), key=lambda one: one.max_abs)
         row = msgspec.structs.replace(row, max_abs=most.max_abs, max_rel=most.max_rel, tolerance=most.tolerance)
     if place:
+        row = msgspec.structs.replace(row, call=0 if row.trouble else place)
         what = row.trouble or f"differs by {row.max_abs:.1e}"
         why = _why_repeated_differs(one, place)
         row = msgspec.structs.replace(row, trouble=f"call {place + 1} of {len(rows)} {what}{why}")

@@ -34,7 +34,11 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 def compare_outputs(title: str, answers: Sequence[Any], wanted: Sequence[Any]) -> Agreement:
     """The agreement of the tensor that fits worst; infinities and NaN must be at the same places. Leaves that are no
-    tensors must be equal."""
+    tensors must be equal.
+
+    A tensor that is smaller than `SMALLEST_SCALE` throughout is held to its own size: whether rounding of larger
+    numbers inside moves it so far has to be asked (`rounding.py`).
+    """
     if len(answers) != len(wanted):
         return Agreement(inputs=title, trouble=f"{len(answers)} outputs, and eager gives {len(wanted)}")
     found = []
@@ -45,8 +49,27 @@ def compare_outputs(title: str, answers: Sequence[Any], wanted: Sequence[Any]) -
             return Agreement(inputs=title, trouble=trouble)
         if isinstance(other, torch.Tensor):
             absolute, relative, allowed = largest_difference(one, other)
+            if 0 < absolute <= allowed and (strict := allowed_by_own_size(other)) < absolute:
+                allowed = strict
             found.append(Agreement(inputs=title, max_abs=absolute, max_rel=relative, tolerance=allowed))
     return max(found, key=_misfit, default=Agreement(inputs=title))
+
+
+def allowed_by_own_size(wanted: torch.Tensor, share: float | None = None) -> float:
+    """What an output that is small throughout allows by its own size; infinity for any other. `share` is as in
+    `largest_difference`."""
+    wanted = _as_real(as_plain_tensor(wanted).detach())
+    if not wanted.is_floating_point():
+        return float("inf")
+    most = float(wanted.to(torch.float64).abs().nan_to_num(nan=0.0, posinf=float("inf")).max())
+    share = RELATIVE.get(wanted.dtype, RELATIVE[torch.float32]) if share is None else share
+    return share * most if most < SMALLEST_SCALE else float("inf")
+
+
+def least_allowed(outputs: Sequence[torch.Tensor]) -> float:
+    """What these outputs would be allowed to differ by if they were small, and came of numbers near one."""
+    kinds = [leaf.dtype.to_real() if leaf.is_complex() else leaf.dtype for leaf in outputs]
+    return max((RELATIVE[kind] * SMALLEST_SCALE for kind in kinds if kind in RELATIVE), default=0.0)
 
 
 def same_outputs(one: CallResult, other: CallResult) -> bool:

@@ -120,6 +120,12 @@ class SetDrawer:
                     sequences += 1
                     yield around
 
+    def draw_where_read(self) -> Iterator[InputSet]:
+        """Sets of the example's sizes, where eager reads numbers out of tensors: torch gives `is` and `match` a symbol,
+        and what they choose is not asked again."""
+        if self._trace is not None and self._trace.reads:
+            yield from (one for one in self.draw() if one.same)
+
     def _around(self, one: InputSet) -> InputSet | None:
         """The example before and after a set whose call leaves other state than the example's does, of which a program
         may know nothing; None where it leaves the same."""

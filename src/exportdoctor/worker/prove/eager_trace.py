@@ -22,12 +22,14 @@ PASSED_ON = frozenset(
 class EagerTrace(dispatch_mode_class()):  # type: ignore[misc]
     """Records the operators that run inside. `decisions` tells two runs apart that took other branches.
 
-    `constants` are the numbers with which a tensor was compared. `bounds` gives for a whole-number tensor the
-    smallest size that it indexed; it is known for the tensors that are followed, by path, and for views of them.
+    `reads` says whether a number was read out of a tensor. `constants` are the numbers with which a tensor was
+    compared. `bounds` gives for a whole-number tensor the smallest size that it indexed; it is known for the tensors
+    that are followed, by path, and for views of them.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self.reads = False
         self.constants: set[float] = set()
         self.bounds: dict[str, int] = {}
         self._words: list[Any] = []
@@ -49,6 +51,7 @@ class EagerTrace(dispatch_mode_class()):  # type: ignore[misc]
         name = func.__name__.partition(".")[0]
         self._words.append(name)
         if name == "_local_scalar_dense":
+            self.reads = True
             if isinstance(result, bool):
                 self._words.append(result)
         elif name in _COMPARISONS:

@@ -12,9 +12,11 @@ import torch
 from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.report.wording.export import MOVED_BY_ROUNDING, WIDENED_TO_ROUNDING, left_out_by_chance
 from exportdoctor.targets.built import Inputs
+from exportdoctor.targets.eager import CallResult
 from exportdoctor.torch_internals.fake_tensors import is_fake
 from exportdoctor.torch_internals.tracing_modes import dispatch_mode_class
-from exportdoctor.worker.prove.compare_outputs import compare_outputs, tensors_in
+from exportdoctor.torch_internals.trees import tree_map
+from exportdoctor.worker.prove.compare_outputs import compare_outputs, least_allowed, tensors_in
 from exportdoctor.worker.prove.eager_trace import PASSED_ON
 from exportdoctor.worker.prove.input_set import InputSet, run_in_eager
 
@@ -32,33 +34,42 @@ _SEED = 20
 _FEWEST_KEPT, _MOST_KEPT = 1 << 12, 1 << 23
 """Elements of a result: noise is drawn once, and each result takes others of it; longer results have their own."""
 
-_Runs = dict[tuple[int, int], list[torch.Tensor] | None]
-"""What eager gives under noise, by the identity of the inputs and the seed."""
+_Runs = dict[tuple[tuple[int, ...], int, bool], list[torch.Tensor] | None]
+"""What eager gives under noise, by the identity of the inputs of each call, the seed and whether operands have it."""
 
 
 class RoundingNoise(dispatch_mode_class()):  # type: ignore[misc]
-    """Changes each floating-point result that an operator computes by up to `units` in its last place, by chance.
+    """Changes each floating-point result that an operator computes by up to `units` in its last place, by chance; with
+    `operands` what it takes as well.
 
     Another order of a sum over thousands of terms changes a result by some tens of units, one of float16 or bfloat16 by
-    no more than one.
+    no more than one. Where terms cancel, that is a small share of the terms and a large one of the result, as if the
+    operands had been rounded.
     """
 
-    def __init__(self, units: float, seed: int) -> None:
+    def __init__(self, units: float, seed: int, *, operands: bool = False) -> None:
         super().__init__()
         self._units = units
+        self._operands = operands
         self._seed = seed
         self._places = random.Random(seed)
         self._kept: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self._operands and _only_computes(func):
+            args = tree_map(self._with_noise, args)
         result = func(*args, **(kwargs or {}))
-        if not isinstance(result, torch.Tensor) or not result.is_floating_point() or is_fake(result) or result.is_meta:
+        if not _has_numbers(result):
             return result
         if result._is_zerotensor():  # of forward-mode differentiation: it has no memory, and below a mode is read as if
             return result
         if func.__name__.partition(".")[0] in PASSED_ON or func._schema.returns[0].alias_info is not None:
             return result
-        return (result * self._noise(result)).to(result.dtype)
+        return self._with_noise(result)
+
+    def _with_noise(self, value: Any) -> Any:
+        """A tensor of floating-point numbers, each off by rounding; anything else as it is."""
+        return (value * self._noise(value)).to(value.dtype) if _has_numbers(value) else value
 
     def _noise(self, result: torch.Tensor) -> torch.Tensor:
         """Factors for the elements of a result."""
@@ -81,6 +92,18 @@ class RoundingNoise(dispatch_mode_class()):  # type: ignore[misc]
         return noise.uniform_(1 - most, 1 + most, generator=generator)
 
 
+def _has_numbers(value: Any) -> bool:
+    is_real = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return is_real and not is_fake(value) and not value.is_meta and value.layout == torch.strided
+
+
+def _only_computes(func: Any) -> bool:
+    """Whether an operator makes new results of what it takes, and writes nothing."""
+    schema = func._schema
+    is_passed_on = func.__name__.partition(".")[0] in PASSED_ON
+    return not is_passed_on and not schema.is_mutable and all(one.alias_info is None for one in schema.returns)
+
+
 def leave_out_rounding(
     module: torch.nn.Module, sets: Sequence[InputSet], rows: Sequence[Agreement]
 ) -> tuple[list[InputSet], list[Agreement], str]:
@@ -99,16 +122,20 @@ def leave_out_rounding(
 
 def widen_to_rounding(module: torch.nn.Module, sets: Sequence[InputSet], rows: Sequence[Agreement]) -> list[Agreement]:
     """The rows; where outputs in float16 or bfloat16 differ by no more than rounding moves eager's own, that is their
-    tolerance: through tens of layers it exceeds what a proof allows by the dtype. Call it while no shim is active."""
+    tolerance: through tens of layers it exceeds what a proof allows by the dtype. So it is of outputs that are small
+    throughout, which may come of larger numbers. Call it while no shim is active."""
 
     runs: _Runs = {}  # some sets begin with the same inputs
 
     def widen(one: InputSet, row: Agreement) -> Agreement:
-        if row.holds or row.trouble or not has_halves(one):
+        is_small = not row.holds and is_below_floor(row, one)
+        if row.holds or (row.trouble and not row.call) or not (has_halves(one) or is_small):
             return row
-        moved = _misfit_of_rounding(module, one, _misfit(row), runs)
+        moved = _misfit_of_rounding(module, one, _misfit(row), runs, call=row.call, operands=is_small)
         if _misfit(row) > moved:
             return row
+        if row.call:
+            row = msgspec.structs.replace(row, trouble="")
         note = "; ".join(filter(None, (row.note, WIDENED_TO_ROUNDING)))
         return msgspec.structs.replace(row, tolerance=row.tolerance * moved, note=note)
 
@@ -133,14 +160,36 @@ def has_halves(one: InputSet) -> bool:
     return any(tensor.dtype in _HALVES for tensor in tensors_in([result.output for result in one.results]))
 
 
-def _misfit_of_rounding(module: torch.nn.Module, one: InputSet, enough: float, runs: _Runs | None = None) -> float:
+def is_below_floor(row: Agreement, one: InputSet) -> bool:
+    """Whether the outputs differ by no more than small ones may that come of numbers near one."""
+    return row.max_abs <= least_allowed(tensors_in(one.results[row.call].output))
+
+
+def moves_as_far(module: torch.nn.Module, inputs: Inputs, output: Any, row: Agreement) -> bool:
+    """Whether rounding alone moves `output`, eager's answer to the inputs, as far as a row says that a program differs,
+    and that is no more than small outputs may. Call it while no shim is active."""
+    result = CallResult(output=output, after=inputs, buffers={})
+    one = InputSet(title=row.inputs, kind="example", calls=(inputs,), results=(result,))
+    return widen_to_rounding(module, [one], [row])[0].holds
+
+
+def _misfit_of_rounding(
+    module: torch.nn.Module,
+    one: InputSet,
+    enough: float,
+    runs: _Runs | None = None,
+    *,
+    call: int = 0,
+    operands: bool = False,
+) -> float:
     """How far rounding moves eager's answers to the set, as a multiple of what a proof allows; 0 if not beyond that.
-    Some run's, if it is `enough`; else that of the run that moves most. `runs` are those that were made before."""
+    Some run's, if it is `enough`; else that of the run that moves most. `runs` are those that were made before. It is
+    of the first call, or of `call`; `operands` are rounded, too."""
     most = 0.0
     if one.with_gradients:  # such answers are of another forward than the one that runs here
         return most
     for run in range(_RUNS):
-        row = run_rounded(module, one, seed=_SEED + run, runs=runs)
+        row = run_rounded(module, one, seed=_SEED + run, runs=runs, call=call, operands=operands)
         if row is not None and not row.holds:
             most = max(most, _misfit(row))
         if most >= enough:
@@ -148,24 +197,37 @@ def _misfit_of_rounding(module: torch.nn.Module, one: InputSet, enough: float, r
     return most
 
 
-def run_rounded(module: torch.nn.Module, one: InputSet, *, seed: int, runs: _Runs | None = None) -> Agreement | None:
-    """How far eager's first answer to the set moves where each operator's result is off by rounding; None if eager
-    fails so."""
+def run_rounded(
+    module: torch.nn.Module,
+    one: InputSet,
+    *,
+    seed: int,
+    runs: _Runs | None = None,
+    call: int = 0,
+    operands: bool = False,
+) -> Agreement | None:
+    """How far eager's first answer to the set, or that to its `call`, moves where each operator's result, and what it
+    takes if `operands`, is off by rounding; None if eager fails so."""
     runs = runs if runs is not None else {}
-    key = (id(one.inputs), seed)
+    calls = one.calls[: call + 1]
+    key = (tuple(map(id, calls)), seed, operands)
     if key not in runs:
-        runs[key] = _outputs_under_noise(module, one.inputs, seed)
+        runs[key] = _outputs_under_noise(module, calls, seed, operands=operands)
     found = runs[key]
-    return None if found is None else compare_outputs(one.title, found, tensors_in(one.results[0].output))
+    return None if found is None else compare_outputs(one.title, found, tensors_in(one.results[call].output))
 
 
-def _outputs_under_noise(module: torch.nn.Module, inputs: Inputs, seed: int) -> list[torch.Tensor] | None:
-    def call(given: Inputs) -> Any:
-        with RoundingNoise(_UNITS, seed):
+def _outputs_under_noise(
+    module: torch.nn.Module, calls: Sequence[Inputs], seed: int, *, operands: bool
+) -> list[torch.Tensor] | None:
+    """Those of the last of the calls."""
+
+    def answer(given: Inputs) -> Any:
+        with RoundingNoise(_UNITS, seed, operands=operands):
             return module(*given[0], **given[1])
 
-    again = run_in_eager(module, [inputs], how=call)
-    return None if again is None else tensors_in(again[0].output)
+    again = run_in_eager(module, calls, how=answer)
+    return None if again is None else tensors_in(again[-1].output)
 
 
 def _misfit(row: Agreement) -> float:

@@ -9,6 +9,7 @@ asserts that something is found unless such an input has shown what nothing does
 from __future__ import annotations
 
 import ast
+import dis
 import functools
 import sys
 import time
@@ -23,21 +24,26 @@ from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall, Inputs
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+from exportdoctor.shims.rules.branches.slice_conditions import SliceConditions
 from exportdoctor.shims.rules.code.code_swap import compile_for, definition_of, name_of, swap_code, user_functions
 from exportdoctor.shims.rules.code.pure_callees import only_computes
 from exportdoctor.targets.eager import CallResult, run_calls, same_values
 from exportdoctor.torch_internals.module_proxies import is_same_module, state_id
-from exportdoctor.torch_internals.shape_env import truth_of_nothing
+from exportdoctor.torch_internals.shape_env import is_decided, truth_of_nothing
 from exportdoctor.torch_internals.trees import tree_flatten, tree_leaves, tree_map
 
 if TYPE_CHECKING:
     import torch
 
 _SETTLE = "_exportdoctor_settle"
-_ASKS_FOR_NOTHING = r"(Eq|Ne)\([^(),]*u\d+[^(),]*, 0\)|u\d+ (> 0|<= 0|< 1|>= 1)\b|\b0 < [^,]*u\d+"
+_ASKS_FOR_NOTHING = (
+    r"(Eq|Ne)\([^(),]*u\d+[^(),]*, 0\)|u\d+ (> 0|<= 0|< 1|>= 1)\b|\b0 < [^,]*u\d+"
+    r"|(Eq|Ne)\([^(),]*u\d+[^(),]*, [^(),]*u\d+[^(),]*\)|u\d+ (>=|<) [^,]*u\d+"
+)
 Mode = Literal["watch", "export", "force"]
 """What a condition does: answer and be noted, be settled while the program is made, or answer as it was settled."""
 _SIZES = frozenset({"shape", "size", "numel", "len"})
+_SLICES = frozenset({"BUILD_SLICE", "BINARY_SLICE"})
 _MOST_ROWS, _MOST_FRAMES, _SECONDS = 12, 60, 5.0
 """Of processor time for inputs with rows alike."""
 
@@ -65,8 +71,12 @@ class Shortcuts:
     """Those for which no assertion was made."""
 
     @only_computes
-    def settle(self, place: str, value: Any) -> Any:
-        """The condition; while exporting, the answer for something that is found where it asks whether anything is."""
+    def settle(self, place: str, value: Any, of_empty_slice: bool | None, low: Any, high: Any) -> Any:
+        """The condition; while exporting, the answer for something that is found where it asks whether anything is.
+
+        `of_empty_slice` is what it gives for a slice that is empty, where it asks for that; where `high` is less than
+        `low`, it gives that, too.
+        """
         import torch
 
         if self.mode == "export" and not torch.compiler.is_exporting():
@@ -77,15 +87,19 @@ class Shortcuts:
         if self.mode == "force":
             return self.settled.get(asked, value)
         if self.mode == "watch":
-            if isinstance(value, bool | int):  # a size is no tensor
+            if _is_number(value):  # a size is no tensor
                 self.answers[asked] = bool(value)
             return value
-        of_nothing = truth_of_nothing(value)
+        of_nothing, is_ordered = truth_of_nothing(value), False
+        if of_nothing is None and of_empty_slice is not None and not is_decided(value):
+            of_nothing, is_ordered = of_empty_slice, low is not None
         if of_nothing is None or self.settled.get(asked) is of_nothing:
             return value
         self.settled[asked] = not of_nothing
         if any(answers.get(asked) is of_nothing for answers, _ in self.runs):
             self.excused.add(asked)
+            if is_ordered:
+                torch._check(low <= high)
         else:
             holds = value != 0 if isinstance(value, torch.SymInt) else value
             torch._check(torch.sym_not(holds) if of_nothing else holds)
@@ -195,11 +209,18 @@ def _are_equal(plain: CallResult, forced: CallResult | None) -> bool:
     )
 
 
+def _is_number(value: Any) -> bool:
+    """Whether it is a flag or a whole number, of Python or of numpy."""
+    import numpy as np
+
+    return isinstance(value, bool | int | np.bool_ | np.integer)
+
+
 class _Conditions(ast.NodeTransformer):
     """Each condition of an `if`, and each part of one that `and`, `or` and `not` join."""
 
-    def __init__(self, function: str) -> None:
-        self.function, self.count = function, 0
+    def __init__(self, function: str, slices: SliceConditions) -> None:
+        self.function, self.slices, self.count = function, slices, 0
 
     def visit_If(self, node: ast.If) -> ast.AST:
         self.generic_visit(node)
@@ -221,12 +242,16 @@ class _Conditions(ast.NodeTransformer):
                 return node
         self.count += 1
         name = ast.Name(_SETTLE, ast.Load())
+        nothing, none = self.slices.of_nothing(node), ast.Constant(None)
+        answer = none if nothing is None else ast.Constant(nothing.answer)
+        bounds = (none, none) if nothing is None else (nothing.low or none, nothing.high or none)
         place = ast.Constant(f"{self.function}:{self.count}")
-        return ast.copy_location(ast.Call(name, [place, node], []), node)
+        return ast.copy_location(ast.Call(name, [place, node, answer, *bounds], []), node)
 
 
 def _asks_for_sizes(code: CodeType) -> bool:
-    return not _SIZES.isdisjoint(code.co_names)
+    """Whether it may: it names what gives sizes, or it slices."""
+    return not _SIZES.isdisjoint(code.co_names) or any(one.opname in _SLICES for one in dis.get_instructions(code))
 
 
 def _rewritten(function: FunctionType) -> CodeType | None:
@@ -234,7 +259,7 @@ def _rewritten(function: FunctionType) -> CodeType | None:
     node = definition_of(function)
     if node is None:
         return None
-    conditions = _Conditions(name_of(function))
+    conditions = _Conditions(name_of(function), SliceConditions(node))
     changed = conditions.visit(node)
     return compile_for(function, changed) if conditions.count else None
 
@@ -257,7 +282,8 @@ SHIM = Shim(
     soundness="precondition",
     enter=_enter,
     does=(
-        "`if found.shape[0] == 0: continue`, and its like, asks for a size that depends on values. The code behind it "
+        "`if found.shape[0] == 0: continue`, and its like, asks for a size that depends on values; so does "
+        "`if count == 0: continue`, where the function has a slice `x[start : start + count]`. The code behind it "
         "runs for tensors without rows, too, and mostly gives what the shortcut gives: the program always runs it. "
         "Inputs with which nothing is found are compared in eager, known ones and the example with all rows alike, and "
         "the shim does not apply where they give something else."

@@ -302,9 +302,10 @@ class _Choices(ast.NodeTransformer):
         self.merging = merging
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
-        self.generic_visit(node)
         pure = self.merging.purity.of_expression
-        if not self.merging._is_open(node.test) or not all(map(pure, (node.test, node.body, node.orelse))):
+        is_open = self.merging._is_open(node.test) and all(map(pure, (node.test, node.body, node.orelse)))
+        self.generic_visit(node)
+        if not is_open:
             return node
         self.merging.count += 1
         return ast.copy_location(self.merging.choice(node.test, thunk(node.body), thunk(node.orelse)), node)
