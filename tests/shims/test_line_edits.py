@@ -5,9 +5,13 @@ from __future__ import annotations
 import ast
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from exportdoctor.core.failure.explanations import explain
 from exportdoctor.core.failure.finding import Finding
@@ -53,7 +57,7 @@ class Gate(nn.Module):
         ("data_dependent_guard", "assert x.min().item() > 0, 'no'\nreturn x", 2,
          "torch._check(x.min().item() > 0, lambda: 'no')"),
         ("data_dependent_guard", "n = x.max().item()\nif n > 4:\n    raise ValueError('n')\nreturn x", 3,
-         "torch._check(n <= 4, lambda: 'n')"),
+         "torch._check(torch.sym_not(n > 4), lambda: 'n')"),
         ("data_dependent_value", "return x[:, : int(n)]", 2, "return x.narrow(1, 0, length)"),
         ("data_dependent_value", "return x * float(n)", 2, "return x * n.item()"),
         ("data_dependent_value", "return x * int(n)", 2, "return x * n"),
@@ -148,3 +152,104 @@ def test_a_check_whose_exception_is_caught_becomes_no_assertion(tmp_path: Path) 
 
     assert not edits_of(finding(8))
     assert [edit.title for edit in edits_of(finding(14))] == ["Assert the condition instead of branching on it"] * 2
+
+
+NUMBERS = (0.0, -0.0, 0.1, 0.3, 0.7, 0.5, 2.5, 3.0, 257.0, -1.0, float("nan"), float("inf"))
+READS = ("x.max().item()", "(x + 1).max().item()", "x.item()", "(-x).item()", "x.max().item() * 3", "x.item() - 0.2")
+OTHERS = ("0", "0.1", "0.3", "-0.5", "2.5", "257", "1000.5", "y.item()", "limit")
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    read=st.sampled_from(READS),
+    operator=st.sampled_from([">", ">=", "<", "<=", "==", "!="]),
+    other=st.sampled_from(OTHERS),
+    swap=st.booleans(),
+    negated=st.booleans(),
+    raises=st.booleans(),
+    layout=st.sampled_from(
+        ["{}", "({}  # a comment\n            )", "(\n        {}\n    )", "{} \\\n        and True"]
+    ),
+    tab=st.booleans(),
+    values=st.tuples(st.sampled_from(NUMBERS), st.sampled_from(NUMBERS)),
+    ties=st.booleans(),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.float16, torch.bfloat16]),
+)
+def test_a_rewritten_condition_is_what_python_makes_of_it(
+    read: str,
+    operator: str,
+    other: str,
+    swap: bool,
+    negated: bool,
+    raises: bool,
+    layout: str,
+    tab: bool,
+    values: tuple[float, float],
+    ties: bool,
+    dtype: torch.dtype,
+) -> None:
+    """Python compares in float64, torch in the tensor's dtype; beside a NaN neither of two opposites holds."""
+    left, right = (other, read) if swap else (read, other)
+    condition = layout.format(f"{left} {operator} {right}")
+    condition = f"not ({condition})" if negated else condition
+    arm = "raise ValueError('no')" if raises else "return x * 2"
+    text = f"def forward(x, y, limit):\n    if {condition}:\n        {arm}\n    return x + 1\n"
+    text = text.replace("    ", "\t") if tab else text
+    values = (float(other), values[1]) if ties and other[-1].isdigit() else values
+    x, y = (torch.tensor(value, dtype=dtype) for value in values)
+    edits = [one for one in line_edits(text, "data_dependent_guard", [2]) if "cond(" not in one.text]
+    assert edits or "and True" in condition
+    for edit in edits:
+        found, wanted = (_outcome(one, x, y) for one in (edit.text, text))
+        if found != "TypeError":  # of torch.where and torch._check, which take no numbers: another form does
+            assert found == wanted, edit.text
+    assert "and True" in condition or any(_outcome(one.text, x, y) != "TypeError" for one in edits)
+
+
+def _outcome(text: str, x: torch.Tensor, y: torch.Tensor) -> str:
+    names: dict[str, Any] = {"torch": torch}
+    exec(compile(text, "<text>", "exec"), names)
+    try:
+        return repr(names["forward"](x, y, 0.3))
+    except TypeError:
+        return "TypeError"
+    except (ValueError, RuntimeError):  # torch._check raises the latter
+        return "raises"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "expected"),
+    [
+        ("data_dependent_value", "return x + int(n - 1) * 2", "return x + (n - 1).item() * 2"),
+        ("data_dependent_value", "return x + int(-n) ** 2", "return x + (-n).item() ** 2"),
+        ("data_dependent_value", "if flag: y = x[: int(n)]\nreturn y",
+         "if flag: length = n.item(); torch._check(length >= 0); torch._check(length <= x.shape[0]); "
+         "y = x.narrow(0, 0, length)"),
+        ("data_dependent_value", "z = 1; y = x[: int(n)]",
+         "z = 1; length = n.item(); torch._check(length >= 0); torch._check(length <= x.shape[0]); "
+         "y = x.narrow(0, 0, length)"),
+        ("data_dependent_guard", "if flag:\n    y = 1\nelif x.sum() > 0:\n    y = x\nelse:\n    y = n\nreturn y",
+         "else:\n        y = torch.where(x.sum() > 0, x, n)"),
+        ("data_dependent_guard", "if flag:\n    y = 1\nelif x.sum() > 0: raise ValueError(n)\nreturn y",
+         "else: torch._check(torch.sym_not(x.sum() > 0), lambda: n)"),
+        ("data_dependent_guard", "return (z := x) if x.sum() > 0 else (z := n)",
+         "return torch.where(x.sum() > 0, (z := x), (z := n))"),
+        ("data_dependent_guard", "if x.sum() > 0:\n    return x, n\nreturn n, x",
+         "return torch.where(x.sum() > 0, (x, n), (n, x))"),
+        ("data_dependent_guard", "if n.shape[0] > x.size(1): raise ValueError\nreturn x",
+         "torch._check(n.shape[0] <= x.size(1))"),
+        ("input_mutation", "if flag: y = x\nelse: x[0] = 1\nreturn x", "else: x = x.clone(); x[0] = 1"),
+        ("input_mutation", "z = (x + n).data", "z = (x + n).detach()"),
+        ("python_error", "z = copy.deepcopy(x + n)", "z = (x + n).clone()"),
+    ],
+)  # fmt: skip
+def test_what_is_written_is_python_of_the_same_meaning(kind: str, body: str, expected: str) -> None:
+    text = f"def forward(self, x, n, flag):\n{textwrap.indent(body, '    ')}\n"
+    found = line_edits(text, kind, range(1, 9))
+    assert any(f"    {expected}\n" in edit.text for edit in found), [edit.text for edit in found]
+
+
+def test_the_lines_before_a_statement_are_indented_as_it_is() -> None:
+    text = "def forward(x, n):\n\tif n.ndim:\n\t\tx = x[: int(n)]\n\treturn x\n"
+    found = line_edits(text, "data_dependent_value", [3])
+    assert "\t\tlength = n.item()\n\t\ttorch._check(length >= 0)\n" in found[0].text

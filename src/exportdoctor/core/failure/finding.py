@@ -58,7 +58,8 @@ class TriedRewrite(msgspec.Struct, frozen=True, kw_only=True):
     `input_sets`; `no_values`: exports, and there was nothing to compare. `note` says how it ended, and of one that is
     `not_tried` why it cannot be, if it was seen that the export does not run what it changes. Where it `fails`,
     `ended` says how that compares with the finding: the `same` failure, one `further` on, another one (`otherwise`), or
-    one that comes before the line and is there without the rewrite, too (`before`).
+    one that comes before the line and is there without the rewrite, too (`before`). `one_way`: it replaces a branch,
+    and on no set was another one seen to be taken than on the example.
     """
 
     title: str
@@ -69,6 +70,7 @@ class TriedRewrite(msgspec.Struct, frozen=True, kw_only=True):
     max_abs_diff: float = 0.0
     note: str = ""
     ended: RewriteEnd = ""
+    one_way: bool = False
 
     @property
     def works(self) -> bool:

@@ -20,7 +20,7 @@ from exportdoctor.process.launcher import Launcher
 from exportdoctor.report.wording.formatting import short_path
 from exportdoctor.report.wording.shim_tries import agreement_line
 from exportdoctor.shims.caught_exceptions import catching_line
-from exportdoctor.shims.edits.line_edits import ASSERTED, LineEdit, line_edits
+from exportdoctor.shims.edits.line_edits import ASSERTED, CHOICES, LineEdit, line_edits
 
 _MOST = 8
 _OF_A_TENSOR, _EQUALS_ONE = re.compile(r"\bEq\(u\d+, 1\)"), re.compile(r"[!=]= *1\b")
@@ -151,6 +151,7 @@ def _judge(rewrite: TriedRewrite, tried: PartTrial, alone: PartTrial | None, fin
         max_abs_diff=max((row.max_abs for row in held), default=0.0),
         note=f"{tried.after} ({agreement_line(wrong)})" if result == "differs" and wrong else tried.after,
         ended=ended,
+        one_way=result == "exports" and rewrite.title in CHOICES and all(row.kind != "branches" for row in held),
     )
 
 

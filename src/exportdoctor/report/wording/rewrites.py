@@ -42,7 +42,8 @@ def rewrite_result(tried: TriedRewrite, finding: Finding) -> str:
     further = f" The rest of {finding.part} still fails." if tried.module else ""
     match tried.result:
         case "exports":
-            return f"Tried: with this change {what} exports, and computes the same on {sets} ({close}).{further}"
+            way = " None of them was seen to take another branch than the example." if tried.one_way else ""
+            return f"Tried: with this change {what} exports, and computes the same on {sets} ({close}).{way}{further}"
         case "no_values":
             return (
                 f"Tried: with this change {what} exports. Its outputs were not compared: the weights have no values. "

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -24,8 +25,12 @@ from exportdoctor.shims.rules.code.code_swap import (
 )
 from exportdoctor.shims.rules.code.lambda_source import LAMBDA, as_definition
 
+_WHERE, _SIDES = "torch.where", 3
 _RUNS = "_edit_runs"
 """The name by which edited code calls what notes that it runs."""
+
+_CHOOSES = "_edit_chooses"
+"""The name by which it calls what stands for `torch.where` where the edit has written one."""
 
 
 def edit_shim(*, id: str, title: str, file: str, before: str, after: str) -> Shim:
@@ -38,6 +43,9 @@ def edit_shim(*, id: str, title: str, file: str, before: str, after: str) -> Shi
         if node is None or not functions:
             raise NotApplicable("the function of the edit is not one that can be replaced")
         runs: list[None] = []
+        joined: list[str] = []
+        known = definition_of(functions[0])
+        node = _Choices(_choices_in(known) if known is not None else set()).visit(node)
         node.decorator_list = []
         if not call.options.strict:  # dynamo may refuse what the note does
             noted = ast.Expr(ast.Call(ast.Name(_RUNS, ast.Load()), [], []))
@@ -45,13 +53,15 @@ def edit_shim(*, id: str, title: str, file: str, before: str, after: str) -> Shi
         codes = {one: code for one in functions if (code := compile_for(one, node)) is not None}
         if len(codes) < len(functions):
             raise NotApplicable("the edited function needs other variables of the function around it")
-        names: dict[str, Any] = {_RUNS: lambda: runs.append(None)}
+        names: dict[str, Any] = {_RUNS: lambda: runs.append(None), _CHOOSES: partial(_choose, joined)}
         if any("torch" in each.co_names for code in codes.values() for each in all_code(code)):
             names["torch"] = sys.modules["torch"]
 
         def check(_: object = None) -> None:
             if not runs and not call.options.strict:
                 raise NotApplicable(f"the export does not run {functions[0].__qualname__}, which it changes")
+            if joined:
+                raise NotApplicable(joined[0])
 
         with swap_code(codes, names):
             try:
@@ -61,6 +71,36 @@ def edit_shim(*, id: str, title: str, file: str, before: str, after: str) -> Shi
                 raise
 
     return Shim(id=id, title=title, soundness="exact", enter=enter)
+
+
+class _Choices(ast.NodeTransformer):
+    """Names each `torch.where` that an edit has written otherwise."""
+
+    def __init__(self, known: set[str]) -> None:
+        self.known = known
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if ast.unparse(node.func) == _WHERE and ast.dump(node) not in self.known and len(node.args) == _SIDES:
+            node.func = ast.copy_location(ast.Name(_CHOOSES, ast.Load()), node.func)
+        return self.generic_visit(node)
+
+
+def _choices_in(function: ast.FunctionDef) -> set[str]:
+    return {
+        ast.dump(node) for node in ast.walk(function) if isinstance(node, ast.Call) and ast.unparse(node.func) == _WHERE
+    }
+
+
+def _choose(joined: list[str], condition: Any, one: Any, other: Any) -> Any:
+    """`torch.where`; notes where it gives another dtype than one of its sides, which a branch leaves as it is."""
+    import torch
+
+    made = torch.where(condition, one, other)
+    apart = [side.dtype for side in (one, other) if isinstance(side, torch.Tensor) and side.dtype != made.dtype]
+    if apart:
+        names = (str(dtype).removeprefix("torch.") for dtype in (*apart, made.dtype))
+        joined.append("a branch gives {}, of which torch.where makes {}".format(*names))
+    return made
 
 
 def _find_edited(

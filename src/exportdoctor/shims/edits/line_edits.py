@@ -9,7 +9,7 @@ import ast
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from exportdoctor.shims.edits.source_text import LinePlace, SourceText, Splice
+from exportdoctor.shims.edits.source_text import LinePlace, SourceText, Splice, joined_lines
 
 _OPPOSITE = {ast.Gt: "<=", ast.GtE: "<", ast.Lt: ">=", ast.LtE: ">", ast.Eq: "!=", ast.NotEq: "=="}
 
@@ -38,8 +38,17 @@ def line_edits(text: str, kind: str, lines: Iterable[int], *, is_caught: bool = 
                     continue
                 for changes in rule(place):
                     edit = LineEdit(title, _with_torch(source, source.replace(changes)))
-                    found.setdefault(edit.text, edit)
+                    if _is_python(edit.text):  # code of a user may have forms that no rule thinks of
+                        found.setdefault(edit.text, edit)
     return tuple(found.values())
+
+
+def _is_python(text: str) -> bool:
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError):
+        return False
+    return True
 
 
 def _with_torch(source: SourceText, text: str) -> str:
@@ -70,7 +79,7 @@ def _cond(place: LinePlace) -> Iterator[list[Splice]]:
     """The same with `torch.cond`, whose operands are the local names that the arms read."""
     local = {name.arg for name in ast.walk(place.function.args) if isinstance(name, ast.arg)} - {"self"}
     local |= {node.id for node in ast.walk(place.function) if isinstance(node, ast.Name) and _is_stored(node)}
-    local |= {name.arg for name in ast.walk(place.statement) if isinstance(name, ast.arg)}  # of lambdas in it
+    local |= {name.arg for name in _own_nodes(place.statement) if isinstance(name, ast.arg)}  # of lambdas in it
 
     def call_of(test: str, one: str, other: str) -> str:
         read = {node.id for text in (one, other) for node in ast.walk(ast.parse(f"({text}\n)", mode="eval"))
@@ -87,9 +96,9 @@ def _cond(place: LinePlace) -> Iterator[list[Splice]]:
 
 def _choose(place: LinePlace, chosen: Callable[[str, str, str], str]) -> Iterator[list[Splice]]:
     source, statement = place.source, place.statement
-    for node in ast.walk(statement):
+    for node in _own_nodes(statement):
         if isinstance(node, ast.IfExp):
-            one, other = source.code(node.body), source.code(node.orelse)
+            one, other = _argument(source, node.body), _argument(source, node.orelse)
             for test in _conditions(source, node.test):
                 yield [Splice(*source.span(node), chosen(test, one, other))]
             if isinstance(node.body, ast.IfExp) or isinstance(node.orelse, ast.IfExp):
@@ -101,15 +110,21 @@ def _choose(place: LinePlace, chosen: Callable[[str, str, str], str]) -> Iterato
         return
     head, one, other = arms
     for test in _conditions(source, statement.test):
-        yield [source.over(place, [statement, *used], [f"{head}{chosen(test, one, other)}"])]
+        yield [source.over(place, [statement, *used], f"{head}{chosen(test, one, other)}")]
 
 
 def _chosen_in_chain(place: LinePlace, node: ast.expr, chosen: Callable[[str, str, str], str]) -> str:
     """`a if c else b if d else e` with each choice made."""
     if not isinstance(node, ast.IfExp):
-        return place.source.code(node)
+        return _argument(place.source, node)
     one, other = (_chosen_in_chain(place, arm, chosen) for arm in (node.body, node.orelse))
     return chosen(next(iter(_conditions(place.source, node.test))), one, other)
+
+
+def _argument(source: SourceText, value: ast.expr) -> str:
+    """A value as an argument of a call."""
+    takes_part = isinstance(value, ast.NamedExpr | ast.Yield | ast.YieldFrom | ast.GeneratorExp | ast.Tuple)
+    return source.operand(value) if takes_part else source.code(value)
 
 
 def _arms(place: LinePlace) -> tuple[tuple[str, str, str] | None, list[ast.stmt]]:
@@ -122,15 +137,15 @@ def _arms(place: LinePlace) -> tuple[tuple[str, str, str] | None, list[ast.stmt]
     other: ast.stmt | None = statement.orelse[0] if statement.orelse else None
     match one, other:
         case ast.Return(value=ast.expr() as a), None if isinstance(following, ast.Return) and following.value:
-            return ("return ", source.code(a), source.code(following.value)), [following]
+            return ("return ", _argument(source, a), _argument(source, following.value)), [following]
         case ast.Return(value=ast.expr() as a), ast.Return(value=ast.expr() as b):
-            return ("return ", source.code(a), source.code(b)), []
+            return ("return ", _argument(source, a), _argument(source, b)), []
         case ast.Assign(targets=[ast.Name(id=name)], value=a), ast.Assign(targets=[ast.Name(id=same)], value=b) if (
             name == same
         ):
-            return (f"{name} = ", source.code(a), source.code(b)), []
+            return (f"{name} = ", _argument(source, a), _argument(source, b)), []
         case ast.Assign(targets=[ast.Name(id=name)], value=a), None:
-            return (f"{name} = ", source.code(a), name), []
+            return (f"{name} = ", _argument(source, a), name), []
         case ast.AugAssign(target=ast.Name(id=name), value=a), None:
             return (f"{name} = ", ast.unparse(ast.BinOp(ast.Name(name), one.op, a)), name), []
     return None, []
@@ -155,16 +170,56 @@ def _condition(source: SourceText, test: ast.expr, *, flags: bool, joined: bool 
             return f"bool({source.code(test)})"
         case ast.Call(func=ast.Name(id="bool"), args=[value], keywords=[]):
             return _condition(source, value, flags=flags)
-    dropped = [(*source.span(node), source.code(node.func.value)) for node in ast.walk(test)
-               if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-               and node.func.attr == "item" and not node.args]  # fmt: skip
-    start, end = source.span(test)
-    if not dropped:
+    if (read := _read_by_item(test)) is not None:
+        return source.code(read)
+    reads = [
+        (source.span(node), read)
+        for node in ast.walk(test)
+        if isinstance(node, ast.expr) and (read := _read_by_item(node)) is not None
+    ]
+    if not reads:
         return source.code(test)
+    start, end = source.span(test)
     text = source.data[start:end]
-    for first, last, code in sorted(dropped, reverse=True):
-        text = text[: first - start] + code.encode() + text[last - start :]
-    return " ".join(text.decode().split())
+    suffix = "" if _compares_exactly(test) else ".double()"
+    for (first, last), read in sorted(reads, key=lambda one: one[0], reverse=True):
+        text = text[: first - start] + f"{source.operand(read)}{suffix}".encode() + text[last - start :]
+    return joined_lines(text.decode())
+
+
+def _read_by_item(node: ast.expr) -> ast.expr | None:
+    """The tensor of `tensor.item()`."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=value, attr="item"), args=[], keywords=[]):
+            return value
+    return None
+
+
+def _compares_exactly(test: ast.expr) -> bool:
+    """Whether a condition is the same of a tensor as of its `.item()`: one that is compared with a number that each
+    dtype has. Python compares in float64, torch in the tensor's dtype."""
+    match test:
+        case ast.Compare(left=left, comparators=others):
+            sides = [left, *others]
+            return all(_read_by_item(side) is not None or _is_in_each_dtype(side) for side in sides)
+    return False
+
+
+_MOST_IN_BFLOAT16 = 256
+
+
+def _is_in_each_dtype(value: ast.expr) -> bool:
+    """Whether it is a small number with few bits behind the point, such as 0.5 or 3."""
+    match value:
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return _is_in_each_dtype(operand)
+        case ast.Constant(value=int() | float() as number):
+            return (
+                abs(number) <= _MOST_IN_BFLOAT16
+                and float(abs(number) * 64).is_integer()
+                and ((64 * abs(number)) <= _MOST_IN_BFLOAT16 or float(number).is_integer())
+            )
+    return False
 
 
 def _assert(place: LinePlace) -> Iterator[list[Splice]]:
@@ -172,31 +227,55 @@ def _assert(place: LinePlace) -> Iterator[list[Splice]]:
     source = place.source
     match place.statement:
         case ast.If(test=test, body=[ast.Raise(exc=raised)], orelse=[]):
-            holds = _opposite(source, test)
+            conditions = _opposites(source, test)
             message = source.code(raised.args[0]) if isinstance(raised, ast.Call) and raised.args else ""
         case ast.Assert(test=test, msg=told):
             holds, message = source.code(test), source.code(told) if told else ""
+            conditions = (holds, holds if ".item()" in holds else f"({holds}).item()")
         case _:
             return
     said = f", lambda: {message}" if message and not message.startswith("f") else ""
-    for condition in dict.fromkeys((holds, holds if ".item()" in holds else f"({holds}).item()")):
-        yield [source.over(place, [place.statement], [f"torch._check({condition}{said})"])]
+    for condition in dict.fromkeys(conditions):
+        yield [source.over(place, [place.statement], f"torch._check({condition}{said})")]
 
 
-def _opposite(source: SourceText, test: ast.expr) -> str:
+def _opposites(source: SourceText, test: ast.expr) -> tuple[str, ...]:
+    """What holds where a condition does not, of numbers and of a tensor. Beside a NaN neither `a > b` nor `a <= b`
+    does."""
+    code = source.code(test)
     match test:
-        case ast.Compare(left=left, ops=[operator], comparators=[right]) if type(operator) in _OPPOSITE:
-            return f"{source.code(left)} {_OPPOSITE[type(operator)]} {source.code(right)}"
+        case ast.Compare(ops=[operator], left=left, comparators=[right]) if type(operator) in _OPPOSITE:
+            if isinstance(operator, ast.Eq | ast.NotEq) or (_is_length(left) and _is_length(right)):
+                holds = f"{source.operand(left)} {_OPPOSITE[type(operator)]} {source.operand(right)}"
+                return holds, holds if ".item()" in holds else f"({holds}).item()"
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return source.code(operand)
-    return f"not ({source.code(test)})"
+            holds = source.code(operand)
+            return holds, holds if ".item()" in holds else f"{source.operand(operand)}.item()"
+    if ".item()" in code:
+        return (f"torch.sym_not({code})",)
+    is_flag = isinstance(test, ast.Compare)
+    return f"torch.sym_not({code})", f"(~({code})).item()" if is_flag else f"torch.logical_not({code}).item()"
+
+
+def _is_length(value: ast.expr) -> bool:
+    """Whether it is a whole number: of Python's, or a size."""
+    match value:
+        case ast.Constant(value=int()):
+            return True
+        case ast.Subscript(value=ast.Attribute(attr="shape")):
+            return True
+        case ast.Call(func=ast.Attribute(attr="size" | "numel" | "dim")) | ast.Call(func=ast.Name(id="len" | "int")):
+            return True
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult() | ast.FloorDiv(), right=right):
+            return _is_length(left) and _is_length(right)
+    return False
 
 
 def _keep_symbol(place: LinePlace) -> Iterator[list[Splice]]:
     """`x[: int(n)]`: `n.item()` with its bounds, and `narrow`; `int(n)` alone: `n.item()`, or `n`, which may be a
     number that was read before."""
     source = place.source
-    for node in ast.walk(place.statement):
+    for node in _own_nodes(place.statement):
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
             keys = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
             for axis, key in enumerate(keys):
@@ -206,16 +285,19 @@ def _keep_symbol(place: LinePlace) -> Iterator[list[Splice]]:
                     if number is None:
                         continue
                     name = _free_name("length", place.function)
-                    checks = [
-                        f"{name} = {source.code(number)}.item()",
-                        f"torch._check({name} >= 0)",
-                        f"torch._check({name} <= {node.value.id}.shape[{axis}])",
-                    ]
-                    changed = Splice(*source.span(node), f"{node.value.id}.narrow({axis}, 0, {name})")
-                    yield [source.over(place, (), checks), changed]
-    for node in ast.walk(place.statement):
+                    checks = source.before(
+                        place,
+                        [
+                            f"{name} = {source.operand(number)}.item()",
+                            f"torch._check({name} >= 0)",
+                            f"torch._check({name} <= {node.value.id}.shape[{axis}])",
+                        ],
+                    )
+                    if checks is not None:
+                        yield [checks, Splice(*source.span(node), f"{node.value.id}.narrow({axis}, 0, {name})")]
+    for node in _own_nodes(place.statement):
         if isinstance(node, ast.expr) and (number := _read_number(node)) is not None:
-            yield from ([Splice(*source.span(node), f"{source.code(number)}{read}")] for read in (".item()", ""))
+            yield from ([Splice(*source.span(node), f"{source.operand(number)}{read}")] for read in (".item()", ""))
 
 
 def _read_number(node: ast.expr) -> ast.expr | None:
@@ -233,7 +315,7 @@ def _keep_size(place: LinePlace) -> Iterator[list[Splice]]:
     source = place.source
     changes = [
         Splice(*source.span(node), whole)
-        for node in ast.walk(place.statement)
+        for node in _own_nodes(place.statement)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "int"
         and len(node.args) == 1 and (".shape" in source.code(node.args[0]) or ".size(" in source.code(node.args[0]))
         and (whole := _whole_number(node.args[0], source))
@@ -266,7 +348,7 @@ def _root_of_size(place: LinePlace) -> Iterator[list[Splice]]:
     source = place.source
     changes = [
         Splice(*source.span(node), f"({ast.unparse(ast.BinOp(node.args[0], ast.Pow(), ast.Constant(0.5)))})")
-        for node in ast.walk(place.statement)
+        for node in _own_nodes(place.statement)
         if isinstance(node, ast.Call) and len(node.args) == 1
         and source.code(node.func) in {"math.sqrt", "np.sqrt", "numpy.sqrt"}
     ]  # fmt: skip
@@ -306,15 +388,16 @@ def _clone_first(place: LinePlace) -> Iterator[list[Splice]]:
             pass
         case _:
             return
-    yield [place.source.over(place, (), [f"{name} = {name}.clone()"])]
+    if (copied := place.source.before(place, [f"{name} = {name}.clone()"])) is not None:
+        yield [copied]
 
 
 def _detach(place: LinePlace) -> Iterator[list[Splice]]:
     """`x.data`, which is read or written into: `x.detach()`."""
     source = place.source
     changes = [
-        Splice(*source.span(node), f"{source.code(node.value)}.detach()")
-        for node in ast.walk(place.statement)
+        Splice(*source.span(node), f"{source.operand(node.value)}.detach()")
+        for node in _own_nodes(place.statement)
         if isinstance(node, ast.Attribute) and node.attr == "data" and isinstance(node.ctx, ast.Load)
     ]
     if changes:
@@ -324,20 +407,30 @@ def _detach(place: LinePlace) -> Iterator[list[Splice]]:
 def _clone_deeply(place: LinePlace) -> Iterator[list[Splice]]:
     """`copy.deepcopy(x)`: `x.clone()`."""
     source = place.source
-    for node in ast.walk(place.statement):
+    for node in _own_nodes(place.statement):
         if isinstance(node, ast.Call) and source.code(node.func) in {"copy.deepcopy", "deepcopy"} and node.args:
-            yield [Splice(*source.span(node), f"{source.code(node.args[0])}.clone()")]
+            yield [Splice(*source.span(node), f"{source.operand(node.args[0])}.clone()")]
 
 
 def _ask_isinstance(place: LinePlace) -> Iterator[list[Splice]]:
     """`type(x) == T` or `type(x) is T`: `isinstance(x, T)`."""
     source = place.source
-    for node in ast.walk(place.statement):
+    for node in _own_nodes(place.statement):
         match node:
             case ast.Compare(left=ast.Call(func=ast.Name(id="type"), args=[value]), ops=[operator], comparators=[kind]):
                 call = f"isinstance({source.code(value)}, {source.code(kind)})"
                 text = f"not {call}" if isinstance(operator, ast.NotEq | ast.IsNot) else call
                 yield [Splice(*source.span(node), text)]
+
+
+def _own_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
+    """Its nodes without those of the statements in it, which have places of their own."""
+    waiting: list[ast.AST] = [statement]
+    while waiting:
+        node = waiting.pop(0)
+        yield node
+        inside = ast.iter_child_nodes(node)
+        waiting += [one for one in inside if not isinstance(one, ast.stmt | ast.ExceptHandler | ast.match_case)]
 
 
 def _free_name(wanted: str, function: ast.FunctionDef) -> str:
@@ -354,17 +447,18 @@ def _is_stored(node: ast.Name) -> bool:
 
 
 ASSERTED = "Assert the condition instead of branching on it"
+CHOICES = ("Compute both branches and select", "Keep both branches in the graph with torch.cond")
 Rule = Callable[[LinePlace], Iterator[list[Splice]]]
 _RULES: dict[str, tuple[tuple[str, Rule], ...]] = {
     "data_dependent_guard": (
-        ("Compute both branches and select", _select),
-        ("Keep both branches in the graph with torch.cond", _cond),
+        (CHOICES[0], _select),
+        (CHOICES[1], _cond),
         (ASSERTED, _assert),
         ("Keep the symbol or the tensor, not its number", _keep_symbol),
     ),
     "data_dependent_value": (
         ("Keep the symbol or the tensor, not its number", _keep_symbol),
-        ("Compute both branches and select", _select),
+        (CHOICES[0], _select),
     ),
     "dynamic_dim_specialised": (
         ("Keep the size symbolic", _keep_size),

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+import io
+import re
+import tokenize
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from exportdoctor.core.parse_indented import parse_indented
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_ATOMS = (
+    *(ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Set),
+    *(ast.ListComp, ast.SetComp, ast.DictComp, ast.JoinedStr),
+)
+"""Expressions that may stand beside any operator as they are."""
+_SIMPLE = (
+    *(ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Raise, ast.Assert, ast.Delete),
+    *(ast.Pass, ast.Break, ast.Continue),
+)
+_NO_CODE = frozenset(
+    {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+)
 
 
 class Splice(NamedTuple):
@@ -56,10 +71,18 @@ class SourceText:
         return self._starts[node.lineno - 1] + node.col_offset, self._starts[end_line - 1] + end_column
 
     def code(self, node: ast.stmt | ast.expr) -> str:
-        """A node as the user wrote it, on one line where it is an expression."""
+        """A node as the user wrote it, on one line and without comments where it is an expression."""
         start, end = self.span(node)
         text = self.data[start:end].decode()
-        return " ".join(text.split()) if "\n" in text and isinstance(node, ast.expr) and "#" not in text else text
+        return joined_lines(text) if "\n" in text and isinstance(node, ast.expr) else text
+
+    def operand(self, node: ast.expr) -> str:
+        """An expression as `code`, in parentheses where it could not stand beside an operator or before a dot."""
+        is_number = isinstance(node, ast.Constant) and isinstance(node.value, int | float | complex)
+        code = self.code(node)
+        if isinstance(node, ast.Tuple) and not code.startswith("("):
+            return f"({code})"
+        return code if isinstance(node, _ATOMS) and not is_number else f"({code})"
 
     def replace(self, changes: Iterable[Splice]) -> str:
         """The text with all changes made."""
@@ -86,15 +109,49 @@ class SourceText:
                     yield LinePlace(self, function, block, index)
                 yield from self._places_in(function, statement, line)
 
-    def over(self, place: LinePlace, statements: Iterable[ast.stmt], lines: Iterable[str]) -> Splice:
-        """These lines, at the statement's indentation, in place of `statements`; with none of those, before it."""
-        indent = " " * place.statement.col_offset
-        text = f"\n{indent}".join(lines)
+    def over(self, place: LinePlace, statements: Iterable[ast.stmt], line: str) -> Splice:
+        """This line in place of `statements`, of which the first is that of the place."""
         spans = [self.span(one) for one in statements]
-        if spans:
-            return Splice(min(start for start, _ in spans), max(end for _, end in spans), text)
+        start, end = min(start for start, _ in spans), max(end for _, end in spans)
+        if not self._is_elif(start):
+            return Splice(start, end, line)
+        body = place.statement.body[0]  # type: ignore[attr-defined]
+        indent = self._indent(self.span(body)[0])
+        return Splice(start, end, f"else: {line}" if indent is None else f"else:\n{indent}{line}")
+
+    def before(self, place: LinePlace, lines: Sequence[str]) -> Splice | None:
+        """These lines, simple statements, before that of the place; None before an `elif`, where none can stand."""
         start = self.span(place.statement)[0]
-        return Splice(start, start, f"{text}\n{indent}")
+        if self._is_elif(start):
+            return None
+        indent = self._indent(start)
+        if indent is None and not isinstance(place.statement, _SIMPLE):
+            return None
+        separator = "; " if indent is None else f"\n{indent}"
+        return Splice(start, start, separator.join([*lines, ""]))
+
+    def _is_elif(self, start: int) -> bool:
+        return re.match(rb"elif\b", self.data[start:]) is not None
+
+    def _indent(self, start: int) -> str | None:
+        """What stands before a statement on its line; None where that is other code."""
+        begun = self.data[self.data.rfind(b"\n", 0, start) + 1 : start].decode()
+        return begun if not begun.strip() else None
+
+
+def joined_lines(text: str) -> str:
+    """The code of an expression over several lines on one, without comments; strings stay as they are."""
+    rows = f"({text}\n)".splitlines(keepends=True)
+    found: list[str] = []
+    row, column = 1, 0
+    for token in tokenize.generate_tokens(io.StringIO("".join(rows)).readline):
+        if token.type in _NO_CODE:
+            continue
+        (first, begin), (row_after, end) = token.start, token.end
+        found.append(rows[row - 1][column:begin] if first == row else " ")  # of a row all that stands between
+        found.append(token.string if first != row_after else rows[first - 1][begin:end])
+        row, column = row_after, end
+    return "".join(found).strip()[1:-1].strip()
 
 
 def _head_end(statement: ast.stmt) -> int:

@@ -41,7 +41,8 @@ def allowed_error(wanted: torch.Tensor, share: float | None = None) -> torch.Ten
 
     It is `share * max(|value|, scale, SMALLEST_SCALE)`, where share is by default `RELATIVE[dtype]`, and scale the
     smallest of the largest computed magnitudes of the slices that hold the element. A fill value may be off by a few
-    units in its last place. Zero where `wanted` is not finite: infinities and NaN must be equal.
+    units in its last place, a small one by what any element may. Zero where `wanted` is not finite: infinities and NaN
+    must be equal.
     """
     return allowed_where_computed(wanted, share)[0]
 
@@ -59,7 +60,7 @@ def allowed_where_computed(wanted: torch.Tensor, share: float | None = None) -> 
     computed = share * torch.maximum(sizes, _scale_of_slices(sizes, counted, copies_within(wanted.dtype))).clamp_min(
         SMALLEST_SCALE
     )
-    constant = _FILL_UNITS * torch.finfo(wanted.dtype).eps * sizes
+    constant = (_FILL_UNITS * torch.finfo(wanted.dtype).eps * sizes).clamp_min(share * SMALLEST_SCALE)
     return torch.where(filled, constant, torch.where(finite, computed, 0.0)), counted
 
 
