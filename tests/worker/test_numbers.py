@@ -786,6 +786,39 @@ def test_what_eager_goes_on_with_is_named(tmp_path: Path) -> None:
     assert not any("as a whole" in note for stage in result.stages for note in stage.notes)
 
 
+LOST = """
+import enum
+import torch
+
+class Mode(enum.IntEnum):
+    A = 0
+    B = 1
+
+class Chooses(torch.nn.Module):
+    def forward(self, x, mode):
+        if mode.item() == Mode.A:
+            return x.relu()
+        return x
+
+def build():
+    torch.manual_seed(0)
+    return Chooses(), (torch.randn(2, 8), torch.tensor(0))
+"""
+"""A symbol equals no member of an enumeration: the program gives back its input."""
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_an_input_that_the_program_gives_back_is_not_called_wrong(tmp_path: Path) -> None:
+    """The input was "the first value that is wrong although its inputs are right: relu"."""
+    (tmp_path / "lost.py").write_text(LOST)
+    result = climb_quietly(f"{tmp_path / 'lost.py'}:build")
+    assert result.cause is not None
+    _, cause = result.cause
+    assert (cause.kind, cause.line) == ("absent", 12)
+    assert cause.message.startswith("the output is x, after which the stage before goes on: its output is that of relu")
+
+
 TAIL = """
 import torch
 
