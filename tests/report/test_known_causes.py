@@ -892,3 +892,51 @@ def test_parameters_that_torch_itself_swaps_are_not_said_to_be_assigned(more: st
     )
     assert ("the forward assigns nothing" in why(finding)) is told
     assert ("inside of a module" in next_step(finding)) is told
+
+
+BY_IDENTITY = """
+import torch
+from torch import nn
+
+class Asks(nn.Module):
+    def forward(self, x):
+        large = (x.abs().max() > 0.99).item()
+        if large is True:
+            return x / 2
+        return x + 1
+
+class Matches(nn.Module):
+    def forward(self, x):
+        match (x.sum() > 0).item():
+            case True:
+                y = x * 2
+            case False:
+                y = x * 3
+        return y
+
+def asks():
+    torch.manual_seed(0)
+    return Asks(), (torch.rand(2, 4) / 4,)
+
+def matches():
+    torch.manual_seed(0)
+    return Matches(), (torch.rand(2, 4),)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "message", "step"),
+    [
+        ("asks", "at net.py:8 eager goes another way than the export went (large is True)", "Write `if flag:` or"),
+        ("matches", "cannot access local variable 'y'", "Where `y` is assigned under `flag is True` or `match flag:"),
+    ],
+)
+def test_a_branch_that_asks_for_true_itself_is_found_and_told(
+    name: str, message: str, step: str, tmp_path: Path
+) -> None:
+    """torch drops it without a word, and a scan said that the model exports with eager's numbers."""
+    (tmp_path / "net.py").write_text(BY_IDENTITY)
+    (finding,) = scan_file(tmp_path / "net.py", factory=name).findings
+    assert message in finding.exception.message
+    assert next_step(finding).startswith(step)

@@ -59,6 +59,10 @@ _GRADIENTS_INSIDE = (
     "Compute the gradients outside of the model, or export a graph that has the operators of the backward pass: "
     '`make_fx(model, tracing_mode="symbolic", _allow_non_fake_inputs=True)(x)` of torch.fx.experimental.proxy_tensor.'
 )
+_NOT_TRUE_ITSELF = (
+    "A number that is read out of a tensor is a symbol during export. `is True` and `case True` ask for Python's own "
+    "True, which no symbol is, and torch does not see that they ask."
+)
 _BIND = "Keep the value as an attribute of the module, or pass a str, an int or a bool from which forward makes it."
 _PLAIN_INPUTS = {
     "numpy.ndarray": "Pass a tensor: torch.from_numpy makes one of the array.",
@@ -336,6 +340,24 @@ _CAUSES = (
             "Python refuses more than a thousand nested calls. A module within a module takes about nine of them while "
             "it is traced, and four in eager."
         ),
+    ),
+    _Cause(
+        FailureKind.PYTHON_ERROR,
+        r"cannot access local variable '(\w+)'",
+        lambda _, match: (
+            f"Where `{match[1]}` is assigned under `flag is True` or `match flag: case True`, and the flag is read out "
+            "of a tensor, write `if flag:`: during export the flag is a symbol, which is not True itself."
+        ),
+        lambda _, match: (
+            f"No statement that assigns `{match[1]}` ran during the export, and one does in eager: a condition came "
+            "out otherwise."
+        ),
+    ),
+    _Cause(
+        FailureKind.NUMBERS,
+        r"goes another way than the export went \(.*(?:\bis (?:not )?(?:True|False)\b|case (?:True|False)\b)",
+        lambda *_: "Write `if flag:` or `if not flag:` in place of a comparison with True or False by identity.",
+        lambda *_: _NOT_TRUE_ITSELF,
     ),
     _Cause(
         FailureKind.PYTHON_ERROR,

@@ -387,8 +387,9 @@ def pieces_by_chunk(finding: Finding) -> str:
                     f"`chunk` gives {pieces} pieces. Or export with a static size."
                 )
         return (
-            f"Cut pieces of a known size, as `x.split(size, dim)` does, in place of `{_short_code(call)}`: torch fixes "
-            "how many pieces `chunk` gives, a division of the whole size."
+            f"Cut pieces of a known size, as `x.split(size, dim)` does, in place of `{_short_code(call)}`, and declare "
+            "only sizes that give as many pieces as the example (`Dim(..., min=..., max=...)`): torch fixes how many "
+            "there are."
         )
     return ""
 
