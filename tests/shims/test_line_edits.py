@@ -236,6 +236,8 @@ def _outcome(text: str, x: torch.Tensor, y: torch.Tensor) -> str:
          "return torch.where(x.sum() > 0, (z := x), (z := n))"),
         ("data_dependent_guard", "if x.sum() > 0:\n    return x, n\nreturn n, x",
          "return torch.where(x.sum() > 0, (x, n), (n, x))"),
+        ("data_dependent_guard", "if x.sum() > 0:\n    return (x), n\nreturn (n, x)",
+         "return torch.where(x.sum() > 0, ((x), n), (n, x))"),
         ("data_dependent_guard", "if n.shape[0] > x.size(1): raise ValueError\nreturn x",
          "torch._check(n.shape[0] <= x.size(1))"),
         ("input_mutation", "if flag: y = x\nelse: x[0] = 1\nreturn x", "else: x = x.clone(); x[0] = 1"),

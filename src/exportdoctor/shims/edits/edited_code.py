@@ -45,9 +45,9 @@ def edit_shim(*, id: str, title: str, file: str, before: str, after: str) -> Shi
         runs: list[None] = []
         joined: list[str] = []
         known = definition_of(functions[0])
-        node = _Choices(_choices_in(known) if known is not None else set()).visit(node)
         node.decorator_list = []
-        if not call.options.strict:  # dynamo may refuse what the note does
+        if not call.options.strict:  # dynamo may refuse what the notes do
+            node = _Choices(_choices_in(known) if known is not None else set()).visit(node)
             noted = ast.Expr(ast.Call(ast.Name(_RUNS, ast.Load()), [], []))
             node.body.insert(0, ast.copy_location(noted, node.body[0]))
         codes = {one: code for one in functions if (code := compile_for(one, node)) is not None}

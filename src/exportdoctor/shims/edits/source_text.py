@@ -80,8 +80,8 @@ class SourceText:
         """An expression as `code`, in parentheses where it could not stand beside an operator or before a dot."""
         is_number = isinstance(node, ast.Constant) and isinstance(node.value, int | float | complex)
         code = self.code(node)
-        if isinstance(node, ast.Tuple) and not code.startswith("("):
-            return f"({code})"
+        if isinstance(node, ast.Tuple):  # `(a), b` begins with one, too
+            return code if isinstance(ast.parse(f"f{code}", mode="eval").body, ast.Call) else f"({code})"
         return code if isinstance(node, _ATOMS) and not is_number else f"({code})"
 
     def replace(self, changes: Iterable[Splice]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from math import isnan
 from typing import Any
 
 import torch
@@ -61,7 +62,10 @@ def allowed_by_own_size(wanted: torch.Tensor, share: float | None = None) -> flo
     wanted = _as_real(as_plain_tensor(wanted).detach())
     if not wanted.is_floating_point():
         return float("inf")
-    most = float(wanted.to(torch.float64).abs().nan_to_num(nan=0.0, posinf=float("inf")).max())
+    low, high = torch.aminmax(wanted if wanted.dtype in RELATIVE else wanted.to(torch.float32))
+    most = max(-float(low), float(high))
+    if isnan(most):
+        most = float(wanted.to(torch.float64).abs().nan_to_num(nan=0.0, posinf=float("inf")).max())
     share = RELATIVE.get(wanted.dtype, RELATIVE[torch.float32]) if share is None else share
     return share * most if most < SMALLEST_SCALE else float("inf")
 

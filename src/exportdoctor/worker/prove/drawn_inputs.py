@@ -47,7 +47,7 @@ _MOST_CONSTANTS = 16
 _PRIMES = (13, 7, 11, 5, 17)
 _MOST_SHRUNK = 10
 _FEW, _FEW_INPUTS = 8, 3
-_MOST_DIMENSIONS, _MOST_REASONS, _SECONDS_FOR_REFUSED = 4, 4, 2.0
+_MOST_DIMENSIONS, _MOST_REASONS, _SECONDS_FOR_REFUSED, _SECONDS_WHERE_READ = 4, 4, 2.0, 5.0
 _LARGEST_LIMIT, _MOST_ELEMENTS = 600, 1 << 14
 """Of the sizes next to a limit that are tried, and of such inputs: forward takes the time and memory of these."""
 _REFUSED_SIZES = (*range(2, 18), 24, 31, 32, 33, 47, 48, 63)
@@ -123,8 +123,14 @@ class SetDrawer:
     def draw_where_read(self) -> Iterator[InputSet]:
         """Sets of the example's sizes, where eager reads numbers out of tensors: torch gives `is` and `match` a symbol,
         and what they choose is not asked again."""
-        if self._trace is not None and self._trace.reads:
-            yield from (one for one in self.draw() if one.same)
+        if self._trace is None or not self._trace.reads:
+            return
+        end = time.process_time() + min(self.seconds, _SECONDS_WHERE_READ)
+        for one in self.draw():
+            if one.same:
+                yield one
+            if time.process_time() > end:
+                return
 
     def _around(self, one: InputSet) -> InputSet | None:
         """The example before and after a set whose call leaves other state than the example's does, of which a program
