@@ -48,6 +48,8 @@ _PRIMES = (13, 7, 11, 5, 17)
 _MOST_SHRUNK = 10
 _FEW, _FEW_INPUTS = 8, 3
 _MOST_DIMENSIONS, _MOST_REASONS, _SECONDS_FOR_REFUSED, _SECONDS_WHERE_READ = 4, 4, 2.0, 5.0
+_MOST_WHERE_READ = 6
+"""Sets of which none is seen to take another branch, before no more are drawn."""
 _LARGEST_LIMIT, _MOST_ELEMENTS = 600, 1 << 14
 """Of the sizes next to a limit that are tried, and of such inputs: forward takes the time and memory of these."""
 _REFUSED_SIZES = (*range(2, 18), 24, 31, 32, 33, 47, 48, 63)
@@ -121,15 +123,16 @@ class SetDrawer:
                     yield around
 
     def draw_where_read(self) -> Iterator[InputSet]:
-        """Sets of the example's sizes, where eager reads numbers out of tensors: torch gives `is` and `match` a symbol,
-        and what they choose is not asked again."""
+        """A few sets of the example's sizes, where eager reads numbers out of tensors: torch gives `is` and `match` a
+        symbol, and what they choose is not asked again."""
         if self._trace is None or not self._trace.reads:
             return
-        end = time.process_time() + min(self.seconds, _SECONDS_WHERE_READ)
+        end, plain = time.process_time() + min(self.seconds, _SECONDS_WHERE_READ), 0
         for one in self.draw():
+            plain += one.kind != "branches"
             if one.same:
                 yield one
-            if time.process_time() > end:
+            if plain == _MOST_WHERE_READ or time.process_time() > end:
                 return
 
     def _around(self, one: InputSet) -> InputSet | None:

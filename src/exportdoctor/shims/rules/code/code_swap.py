@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import dis
 import inspect
 import linecache
 import sys
@@ -151,10 +152,12 @@ def name_of(function: FunctionType) -> str:
 
 
 def _named_by(function: FunctionType) -> list[Any]:
-    """The functions of other files that it names, alone or as attributes of a module. An installed package is entered
-    by its own code only."""
+    """The functions of other files that it names, alone or as attributes of a module, also of one that it imports
+    itself or that the function around it has. An installed package is entered by its own code only."""
     names = {name for code in all_code(function.__code__) for name in code.co_names}
     given = [value for name in names if (value := function.__globals__.get(name)) is not None]
+    given += [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+    given += _imported_inside(function)
     inside = [vars(one).get(name) for one in given if isinstance(one, ModuleType) for name in names]
     package = function.__module__.partition(".")[0]
 
@@ -163,6 +166,23 @@ def _named_by(function: FunctionType) -> list[Any]:
         return code is not None and (is_local_file(code.co_filename) or value.__module__.partition(".")[0] == package)
 
     return [value for value in (*given, *inside) if is_entered(value)]
+
+
+def _imported_inside(function: FunctionType) -> list[ModuleType]:
+    """The modules that statements inside of it import, as far as they are loaded."""
+    package = function.__globals__.get("__package__") or ""
+    names: list[str] = []
+    for code in all_code(function.__code__):
+        steps = list(dis.get_instructions(code))
+        for place, step in enumerate(steps):
+            if step.opname == "IMPORT_NAME":  # after a level, and the names to import
+                level = steps[place - 2].argval if place > 1 else 0
+                base = package.rsplit(".", level - 1)[0] if isinstance(level, int) and level else ""
+                name = f"{base}.{step.argval}".strip(".")
+                wanted = steps[place - 1].argval
+                names += [name, *(f"{name}.{one}" for one in (wanted if isinstance(wanted, tuple) else ()))]
+    found = (sys.modules.get(name) for name in dict.fromkeys(names))
+    return [one for one in found if isinstance(one, ModuleType)]
 
 
 def all_code(code: CodeType) -> Iterator[CodeType]:
