@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import re
+import sys
 import textwrap
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,8 @@ from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import KINDS, FailureKind
 from exportdoctor.core.records.outcome import Frame
 from exportdoctor.engine.cure.try_rewrites import edits_of
+from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program
+from exportdoctor.shims.edits.edited_code import edit_shim
 from exportdoctor.shims.edits.line_edits import _RULES, line_edits
 from exportdoctor.shims.edits.source_text import changed_function
 from synthetic import WINDOWS
@@ -235,9 +241,9 @@ def _outcome(text: str, x: torch.Tensor, y: torch.Tensor) -> str:
         ("data_dependent_guard", "return (z := x) if x.sum() > 0 else (z := n)",
          "return torch.where(x.sum() > 0, (z := x), (z := n))"),
         ("data_dependent_guard", "if x.sum() > 0:\n    return x, n\nreturn n, x",
-         "return torch.where(x.sum() > 0, (x, n), (n, x))"),
+         "return torch.cond(x.sum() > 0, lambda n, x: (x, n), lambda n, x: (n, x), (n, x))"),
         ("data_dependent_guard", "if x.sum() > 0:\n    return (x), n\nreturn (n, x)",
-         "return torch.where(x.sum() > 0, ((x), n), (n, x))"),
+         "return torch.cond(x.sum() > 0, lambda n, x: ((x), n), lambda n, x: (n, x), (n, x))"),
         ("data_dependent_guard", "if n.shape[0] > x.size(1): raise ValueError\nreturn x",
          "torch._check(n.shape[0] <= x.size(1))"),
         ("input_mutation", "if flag: y = x\nelse: x[0] = 1\nreturn x", "else: x = x.clone(); x[0] = 1"),
@@ -255,3 +261,61 @@ def test_the_lines_before_a_statement_are_indented_as_it_is() -> None:
     text = "def forward(x, n):\n\tif n.ndim:\n\t\tx = x[: int(n)]\n\treturn x\n"
     found = line_edits(text, "data_dependent_value", [3])
     assert "\t\tlength = n.item()\n\t\ttorch._check(length >= 0)\n" in found[0].text
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["return 'a' if x.any() else 'b'", "return x if x.any() else None", "return (x, x) if x.any() else (x, n)",
+     "if x.any():\n    n = None\nreturn n", "if n:\n    n = 1\nelif x.any():\n    n = f'{n}'\nreturn n"],
+)  # fmt: skip
+def test_nothing_but_tensors_and_numbers_is_selected(body: str) -> None:
+    """`torch.where(x.any(), "a", "b")` was proposed, which fails in eager."""
+    text = f"def forward(self, x, n):\n{textwrap.indent(body, '    ')}\n"
+    assert not [one for one in line_edits(text, "data_dependent_guard", range(1, 9)) if "torch.where(" in one.text]
+
+
+CHOOSES = """
+import torch
+from torch import nn
+
+class Chooses(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x, torch=torch):
+        {code}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("y = x * 2 if x.sum() > 0 else x + 1; return y", ""),
+        (
+            "y = x if x.sum() > 0 else x.double(); return y",
+            "a branch gives float32, of which torch.where makes float64",
+        ),
+        ("net = self.one if x.sum() > 0 else self.other; return net(x)", "where() received an invalid combination"),
+        ("torch = None; y = x * 2 if x.sum() > 0 else x + 1; return y", "'NoneType' object has no attribute 'where'"),
+    ],
+)
+def test_what_is_tried_is_the_code_that_is_written(
+    code: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a `torch.where` of it makes is looked at where it stands: the name and its errors are those of the line."""
+    file, text = tmp_path / "chooses_net.py", CHOOSES.format(code=code)
+    file.write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "chooses_net", raising=False)
+    module = importlib.import_module("chooses_net").Chooses().eval()
+    after = next(one.text for one in line_edits(text, "data_dependent_guard", [11]) if "torch.where(" in one.text)
+    shim = edit_shim(id="rewrite-1", title="rewrite", file=str(file), before=text, after=after)
+    x = torch.randn(3, 4)
+    call = ExportCall(module=module, args=(x,))
+    refused = pytest.raises(Exception, match=re.escape(said)) if said else nullcontext()
+    with refused as why, apply_shims([shim], call) as given:
+        program = export_program(given).module()
+        torch.testing.assert_close(program(-x), module(-x))
+    assert not said or isinstance(why.value, NotApplicable) == said.startswith("a branch")  # type: ignore[union-attr]

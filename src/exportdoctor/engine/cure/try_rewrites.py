@@ -130,7 +130,7 @@ def _judge(rewrite: TriedRewrite, tried: PartTrial, alone: PartTrial | None, fin
         if reached or (meets(alone, finding) and not meets(tried, finding)):
             tried, module = alone, finding.module
     if tried.says_nothing:
-        return rewrite
+        return msgspec.structs.replace(rewrite, note="the trial ended without an answer")
     if tried.result == "not_applicable" and not meets(tried, finding) and not tried.exports:
         return msgspec.structs.replace(rewrite, result="fails", note=tried.before, ended="before")
     if tried.result == "not_applicable":

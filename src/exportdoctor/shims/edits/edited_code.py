@@ -30,7 +30,7 @@ _RUNS = "_edit_runs"
 """The name by which edited code calls what notes that it runs."""
 
 _CHOOSES = "_edit_chooses"
-"""The name by which it calls what stands for `torch.where` where the edit has written one."""
+"""The name by which it calls what looks at a `torch.where` that the edit has written."""
 
 
 def edit_shim(*, id: str, title: str, file: str, before: str, after: str) -> Shim:
@@ -53,7 +53,7 @@ def edit_shim(*, id: str, title: str, file: str, before: str, after: str) -> Shi
         codes = {one: code for one in functions if (code := compile_for(one, node)) is not None}
         if len(codes) < len(functions):
             raise NotApplicable("the edited function needs other variables of the function around it")
-        names: dict[str, Any] = {_RUNS: lambda: runs.append(None), _CHOOSES: partial(_choose, joined)}
+        names: dict[str, Any] = {_RUNS: lambda: runs.append(None), _CHOOSES: partial(_look_at_choice, joined)}
         if any("torch" in each.co_names for code in codes.values() for each in all_code(code)):
             names["torch"] = sys.modules["torch"]
 
@@ -74,15 +74,24 @@ def edit_shim(*, id: str, title: str, file: str, before: str, after: str) -> Shi
 
 
 class _Choices(ast.NodeTransformer):
-    """Names each `torch.where` that an edit has written otherwise."""
+    """Has the result and the two sides of each `torch.where` that an edit has written looked at."""
 
     def __init__(self, known: set[str]) -> None:
-        self.known = known
+        self.known, self.count = known, 0
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        if ast.unparse(node.func) == _WHERE and ast.dump(node) not in self.known and len(node.args) == _SIDES:
-            node.func = ast.copy_location(ast.Name(_CHOOSES, ast.Load()), node.func)
-        return self.generic_visit(node)
+        is_new = ast.unparse(node.func) == _WHERE and ast.dump(node) not in self.known and len(node.args) == _SIDES
+        self.generic_visit(node)
+        if not is_new:
+            return node
+        self.count += 1
+        names = [f"{_CHOOSES}_{side}_{self.count}" for side in ("one", "other")]
+        sides = [
+            ast.NamedExpr(ast.Name(name, ast.Store()), arg) for name, arg in zip(names, node.args[1:], strict=True)
+        ]
+        made = ast.Call(node.func, [node.args[0], *sides], node.keywords)
+        looked_at = [made, *(ast.Name(name, ast.Load()) for name in names)]
+        return ast.copy_location(ast.Call(ast.Name(_CHOOSES, ast.Load()), looked_at, []), node)
 
 
 def _choices_in(function: ast.FunctionDef) -> set[str]:
@@ -91,11 +100,10 @@ def _choices_in(function: ast.FunctionDef) -> set[str]:
     }
 
 
-def _choose(joined: list[str], condition: Any, one: Any, other: Any) -> Any:
-    """`torch.where`; notes where it gives another dtype than one of its sides, which a branch leaves as it is."""
+def _look_at_choice(joined: list[str], made: Any, one: Any, other: Any) -> Any:
+    """What `torch.where` made; notes where it has another dtype than a side, which a branch leaves as it is."""
     import torch
 
-    made = torch.where(condition, one, other)
     apart = [side.dtype for side in (one, other) if isinstance(side, torch.Tensor) and side.dtype != made.dtype]
     if apart:
         names = (str(dtype).removeprefix("torch.") for dtype in (*apart, made.dtype))

@@ -72,7 +72,25 @@ def _with_torch(source: SourceText, text: str) -> str:
 
 def _select(place: LinePlace) -> Iterator[list[Splice]]:
     """`if c: return a` and what follows, or `x = a if c else b`: `torch.where(c, a, b)`."""
-    yield from _choose(place, lambda test, one, other: f"torch.where({test}, {one}, {other})")
+    for changes in _choose(place, lambda test, one, other: f"torch.where({test}, {one}, {other})"):
+        if not any(_chooses_no_tensors(change.text) for change in changes):
+            yield changes
+
+
+def _chooses_no_tensors(text: str) -> bool:
+    """Whether a side of a `torch.where` in a statement or an expression is written as something else."""
+    try:
+        tree = ast.parse(text.removeprefix("else:").strip())
+    except SyntaxError:
+        return False
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.where"]
+    return any(_is_no_tensor(side) for call in calls for side in call.args[1:])
+
+
+def _is_no_tensor(value: ast.expr) -> bool:
+    containers = ast.Tuple | ast.List | ast.Dict | ast.Set | ast.JoinedStr | ast.Lambda
+    is_text = isinstance(value, ast.Constant) and not isinstance(value.value, bool | int | float | complex)
+    return isinstance(value, containers) or is_text
 
 
 def _cond(place: LinePlace) -> Iterator[list[Splice]]:
