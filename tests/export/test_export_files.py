@@ -702,3 +702,16 @@ def test_a_pair_of_programs_says_that_a_sliding_window_is_decided_by_the_example
     done = command(str(tmp_path / "gemma"), *options, folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "layers with a sliding window of 48 keep the last 47 keys and values" in " ".join(done.stdout.split())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "wrong"), [("retrieve", ""), ("spoilt", "amax")])
+def test_another_choice_among_equal_values_is_told_and_no_error_hides_behind_it(
+    name: str, wrong: str, tmp_path: Path
+) -> None:
+    ref = f"{FACTORIES.with_name('tied_targets.py')}:{name}"
+    result = made(tmp_path, ref, "default", to="onnx")
+    assert all(row.holds for row in result.numbers) == (not wrong)
+    assert (result.trouble.op.split(".")[1] if result.trouble is not None else "") == wrong
+    assert any("equal in eager" in row.note for row in result.numbers) or wrong
+    assert (result.verdict == "proved") == (not wrong)

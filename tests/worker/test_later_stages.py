@@ -17,6 +17,8 @@ from scanning import scan_file
 
 pytestmark = pytest.mark.slow
 
+TIED = Path(__file__).parents[1] / "support" / "tied_targets.py"
+
 MODEL = """
 import torch
 from torch import nn
@@ -403,3 +405,13 @@ def test_torchs_onnx_library_is_read_once_and_a_function_that_takes_anothers_pla
     other = values.TracedOnnxFunction(opset18, absolute)
     monkeypatch.setattr(default_registry["aten::relu"], "overloads", [other])
     assert translated() == ["Abs"]
+
+
+@pytest.mark.long
+def test_another_choice_among_equal_values_is_no_difference_of_a_file() -> None:
+    report = scan_file(TIED, factory="retrieve", to="ort")
+    assert report.findings == ()
+    assert report.parts[0].modules[0].stages["numbers"] == "pass"
+    assert any("equal in eager" in note for note in report.notes)
+    (finding,) = scan_file(TIED, factory="spoilt", to="ort").findings
+    assert "aten.amax.default" in why(finding)

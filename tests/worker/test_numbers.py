@@ -841,3 +841,54 @@ def test_the_node_at_which_small_values_are_lost_is_named(tmp_path: Path) -> Non
     assert (result.verdict, [one.name for one in result.stages if one.cause]) == ("differs", ["ONNX"])
     assert result.cause is not None
     assert result.cause[1].message.startswith("erfc differs by ")
+
+
+TIED = Path(__file__).parents[1] / "support" / "tied_targets.py"
+
+
+def spoil_choice(path: Path, node: Any, put: str) -> str:
+    """A file of `retrieve` with this node before, or behind, its choice of indices."""
+    import onnx
+
+    target = runpy.run_path(str(TIED))
+    module, inputs, _, shapes = target["retrieve"]()
+    made = torch.onnx.export(module, inputs, dynamic_shapes=shapes, dynamo=True, verbose=False)
+    assert made is not None
+    model = made.model_proto
+    (place,) = [place for place, one in enumerate(model.graph.node) if one.op_type == "TopK"]
+    choice = model.graph.node[place]
+    if put == "before":
+        node.input[:], node.output[:] = [choice.input[0]], ["spoilt"]
+        choice.input[0] = "spoilt"
+        model.graph.node.insert(place, node)
+    else:
+        one = onnx.helper.make_tensor("one", onnx.TensorProto.INT64, [1], [1])
+        model.graph.initializer.append(one)
+        node.input[:], node.output[:] = ["chosen", "one"], [choice.output[1]]
+        choice.output[1] = "chosen"
+        model.graph.node.insert(place + 1, node)
+    onnx.save(model, str(path))
+    return str(path)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_ties_in_several_calls_in_a_row_are_ties() -> None:
+    result = climb_quietly(f"{TIED}:retrieve")
+    assert (result.verdict, result.cause) == ("agrees_but_ties", None)
+    assert all(row.holds for stage in result.stages for row in stage.rows)
+    kinds = {row.kind for stage in result.stages for row in stage.rows if "equal in eager" in row.note}
+    assert {"example", "sizes", "called_again", "others_between"} <= kinds
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize(("op", "put"), [("Sign", "before"), ("Sub", "behind")])
+def test_indices_that_are_wrong_beside_ties_are_not_excused(op: str, put: str, tmp_path: Path) -> None:
+    """Ties that the file makes itself of unlike scores are none, and an index that is off by one is no choice."""
+    from onnx import helper
+
+    file = spoil_choice(tmp_path / "spoilt.onnx", helper.make_node(op, [], []), put)
+    result = climb_quietly(f"{TIED}:retrieve", file)
+    assert result.verdict == "differs"
+    assert not [one for stage in result.stages for one in stage.excused]

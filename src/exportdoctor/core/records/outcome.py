@@ -280,7 +280,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     `fixed` names the dynamic axes whose size is a constant in the program, None if that was not looked at. `refusal` is
     the guard by which the program refuses sizes of an input set, told as a failure of the export. `lost_writes` names
     the buffers and inputs that the program writes into, and its ONNX file does not. `is_random`: ONNX Runtime's
-    numbers are others than eager's, which draws them at random.
+    numbers are others than eager's, which draws them at random. `is_tied`: ONNX Runtime chooses otherwise among values
+    that are equal in eager.
     """
 
     probe: str
@@ -301,6 +302,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     refusal: Failure | None = None
     lost_writes: tuple[str, ...] = ()
     is_random: bool = False
+    is_tied: bool = False
 
     @property
     def as_refused(self) -> Outcome | None:

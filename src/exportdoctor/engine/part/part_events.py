@@ -19,7 +19,12 @@ from exportdoctor.engine.verdicts.diagnose import make_finding
 from exportdoctor.engine.verdicts.failure_groups import FailureGroup
 from exportdoctor.engine.verdicts.judge import ModuleVerdict, verdict_of_part
 from exportdoctor.report.wording.cures import numbers_notes
-from exportdoctor.report.wording.export import OTHER_RANDOM_NUMBERS, lost_writes_note, numbers_command
+from exportdoctor.report.wording.export import (
+    CHOOSES_AMONG_EQUALS,
+    OTHER_RANDOM_NUMBERS,
+    lost_writes_note,
+    numbers_command,
+)
 from exportdoctor.report.wording.scan import unknown_notes
 from exportdoctor.report.wording.shim_tries import next_failure_note, rest_note
 
@@ -78,6 +83,8 @@ def part_finished(part: PartDiagnosis, audit: AuditRecord | None) -> Iterator[ev
     is_random = passing is not None and passing.is_random
     if is_random:
         yield ev.NoteAdded(text=f"{part.name}: ONNX Runtime's numbers were not compared: {OTHER_RANDOM_NUMBERS}")
+    if passing is not None and passing.is_tied:
+        yield ev.NoteAdded(text=f"{part.name}, ONNX Runtime: {CHOOSES_AMONG_EQUALS}")
     yield ev.PartFinished(
         part=part.name,
         verdict=verdict,

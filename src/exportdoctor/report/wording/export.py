@@ -218,6 +218,10 @@ MOVED_BY_ROUNDING = "rounding alone moves eager's own answer there by no less th
 WIDENED_TO_ROUNDING = (
     "the tolerance is what rounding alone moves eager's own answer by, since that is more than is allowed by the dtype"
 )
+CHOOSES_AMONG_EQUALS = (
+    "where values are equal in eager the program chooses others of them than eager does, which is no error: its "
+    "numbers are those that eager gives with the same choice"
+)
 FIX_CHANCE = (
     "Let the model draw with torch's default generator only, and keep what it changes from call to call in buffers"
 )

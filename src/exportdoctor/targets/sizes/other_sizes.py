@@ -29,6 +29,8 @@ GROWTHS: tuple[Growth, ...] = (lambda size: 2 * size, lambda size: size + 1, lam
 """Doubling first: it keeps multiples, and one size that is the sum of others."""
 
 _SEED = 11
+_SEEDS_OF_DIMENSION = 1_000_003
+"""What is repeated again, or in another dimension, has other shares: with the same ones it would be equal."""
 _MOST_NEARER = 1 / 16
 """What is repeated is nearer to zero by up to so much: less would vanish in bfloat16, and in what rounding does."""
 
@@ -196,7 +198,7 @@ def repeat_to(tensor: torch.Tensor, dimension: int, size: int) -> torch.Tensor:
     grown = tensor.detach().index_select(dimension, index)
     if size > before and _has_fractions(grown):
         repeated = grown.narrow(dimension, before, size - before)
-        chance = torch.Generator().manual_seed(_SEED)
+        chance = torch.Generator().manual_seed(_SEED + _SEEDS_OF_DIMENSION * dimension + before)
         factors = torch.empty(repeated.shape).uniform_(1 - _MOST_NEARER, 1, generator=chance)
         nearer = (repeated * factors.to(repeated.device)).to(repeated.dtype)
         repeated.copy_(torch.where(repeated == repeated.trunc(), repeated, nearer))

@@ -158,6 +158,7 @@ class _Attempt:
     refusal: Failure | None = None
     lost_writes: tuple[str, ...] = ()
     is_random: bool = False
+    is_tied: bool = False
     origins: SymbolOrigins = field(default_factory=SymbolOrigins)
     guards: GuardLog = field(default_factory=GuardLog)
 
@@ -261,7 +262,7 @@ class _Attempt:
         self, program: Any, inputs: Inputs, eager: EagerRun | None, *convert: Callable[[Inputs], Inputs]
     ) -> dict[str, str]:
         passed = run_later_stages(program, self.module, inputs, self.probe, eager, *convert)
-        self.lost_writes, self.is_random = passed.lost_writes, passed.is_random
+        self.lost_writes, self.is_random, self.is_tied = passed.lost_writes, passed.is_random, passed.is_tied
         return passed.ends
 
     def _shortcuts(self) -> AbstractContextManager[None]:
@@ -418,6 +419,7 @@ class _Attempt:
             refusal=self.refusal,
             lost_writes=self.lost_writes,
             is_random=self.is_random,
+            is_tied=self.is_tied,
             **{"reads": reads, **facts},
         )
 

@@ -55,6 +55,7 @@ from exportdoctor.worker.prove.read_texts import watch_texts
 from exportdoctor.worker.prove.recorded_gradients import fails_with_gradients, held_to_traced
 from exportdoctor.worker.prove.repeated_eager import leave_out_chance, why_unlike
 from exportdoctor.worker.prove.rounding import has_halves, leave_out_rounding, widen_to_rounding
+from exportdoctor.worker.prove.tied_choices import excuse_ties
 from exportdoctor.worker.prove.unused_draws import states_of_generators, uses_draws
 from exportdoctor.worker.translate.failed_node import describe_empty_constant
 
@@ -298,6 +299,7 @@ class _CureProof:
         if not first_rounding:
             rows = held_to_traced(module, sets, rows, self._compare)
         kept, rows, chance = leave_out_chance(module, sets, rows)
+        rows = excuse_ties(module, kept, rows, lambda one: self._compare(one)[0])
         rows = widen_to_rounding(module, kept, rows)
         if first_rounding and (traced := held_to_traced(module, kept, rows, self._compare)) != rows:
             rows = widen_to_rounding(module, kept, traced)

@@ -12,11 +12,12 @@ import psutil
 import torch
 
 from exportdoctor.core.failure.messages import first_line
+from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.core.records.size_domain import SizeAxis, SizeCondition, SizeDomain, SizeTrial, StageAnswer
 from exportdoctor.report.wording import size_domains as wording
 from exportdoctor.report.wording.export import MASKED_OUTPUTS
 from exportdoctor.targets.built import Inputs
-from exportdoctor.targets.eager import run_calls
+from exportdoctor.targets.eager import CallResult, run_calls
 from exportdoctor.worker.domain.branch_line import branch_condition, branch_line
 from exportdoctor.worker.domain.described_sizes import DescribedSize
 from exportdoctor.worker.domain.linked_axes import join_linked
@@ -33,6 +34,7 @@ from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.object_walk import turn_flags
 from exportdoctor.worker.prove.rounding import widen_to_rounding
+from exportdoctor.worker.prove.tied_choices import excuse_ties
 
 PROGRAM, SAVED = "exported program", "saved program"
 _SMALL_GROWTH, _SMALL_SIZE = 8, 256
@@ -314,9 +316,16 @@ class DomainSearch:
             return StageAnswer(stage=stage.name, outcome="right", message=row.trouble)
         if row.holds or row.says_nothing:  # NaN where eager gives NaN
             return StageAnswer(stage=stage.name, outcome="right", max_abs=row.max_abs)
-        if self.eager is not None and widen_to_rounding(self.eager, [one], [row])[0].holds:
+        if self.eager is not None and self._is_excused(self.eager, one, made, row):
             return StageAnswer(stage=stage.name, outcome="right", max_abs=row.max_abs)
         return StageAnswer(stage=stage.name, outcome="wrong", max_abs=row.max_abs, message=row.trouble)
+
+    def _is_excused(self, eager: torch.nn.Module, one: InputSet, made: Sequence[CallResult], row: Agreement) -> bool:
+        """Whether it differs by its choice among equal values alone, or by no more than rounding does."""
+        (tied,) = excuse_ties(
+            eager, [one], [row], lambda other: compare_calls(other, made, tensors=True), lambda _: made
+        )
+        return tied.holds or widen_to_rounding(eager, [one], [row])[0].holds
 
     # --- conditions
 

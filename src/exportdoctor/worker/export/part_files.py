@@ -27,7 +27,7 @@ from exportdoctor.report.wording.export import try_shim
 from exportdoctor.shims import ExportCall, Inputs, Shim, apply_shims, call_for_part, export_program, registry
 from exportdoctor.shims.cure_pattern import FailureView
 from exportdoctor.targets import BuiltPart
-from exportdoctor.targets.eager import copy_inputs, run_calls
+from exportdoctor.targets.eager import CallResult, copy_inputs, run_calls
 from exportdoctor.torch_internals.module_proxies import state_id
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
 from exportdoctor.worker.describe.guard_origin import record_guards
@@ -41,6 +41,7 @@ from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.python_extremes import note_extremes
 from exportdoctor.worker.prove.recorded_gradients import fails_with_gradients
 from exportdoctor.worker.prove.rounding import leave_out_rounding, widen_to_rounding
+from exportdoctor.worker.prove.tied_choices import excuse_ties
 from exportdoctor.worker.translate.failed_node import describe_export_failure, describe_stage_failure
 from exportdoctor.worker.translate.onnx_bisect import find_smallest_submodule
 from exportdoctor.worker.translate.onnx_first_difference import first_difference
@@ -112,7 +113,7 @@ class PartJob:
         return Path(self.request.folder)
 
 
-_Compared = tuple[InputSet, Agreement]
+_Compared = tuple[InputSet, Agreement, RunProgram]
 
 
 class StageStopped(Exception):
@@ -332,7 +333,7 @@ def _compare(job: PartJob, made: PartExport, call: ExportCall) -> Iterator[_Comp
             row = _row(made, run, call, one)
             if len(made.runs) > 1:
                 row = msgspec.structs.replace(row, inputs=f"{row.inputs}, {name}")
-            yield one, row
+            yield one, row, run
 
 
 def _shims_for(trouble: StageFailure, tried: Sequence[Shim]) -> list[str]:
@@ -344,7 +345,8 @@ def _shims_for(trouble: StageFailure, tried: Sequence[Shim]) -> list[str]:
 
 def _judge(job: PartJob, made: PartExport, compared: Sequence[_Compared]) -> None:
     """Note the comparisons, and where the file first differs. Call it while no shim is active."""
-    asked, plain = zip(*compared, strict=True)
+    asked = [one for one, _, _ in compared]
+    plain = [_excuse_ties(job, made, *one) for one in compared]
     sets, rows, said = leave_out_rounding(job.part.module, asked, widen_to_rounding(job.part.module, asked, plain))
     found = list(zip(sets, rows, strict=True))
     made.numbers += rows
@@ -362,6 +364,20 @@ def _judge(job: PartJob, made: PartExport, compared: Sequence[_Compared]) -> Non
         by_set = [(one, [row for each, row in found if each is one]) for one in job.sets]
         right = (one for one, its in by_set if its and all(row.holds and not row.refused for row in its))
         made.search.right = [one.inputs for one in right]
+
+
+def _excuse_ties(job: PartJob, made: PartExport, one: InputSet, row: Agreement, run: RunProgram) -> Agreement:
+    """The row, which agrees where the file differs in its choice among equal values alone."""
+
+    def answers(asked: InputSet) -> Sequence[CallResult]:
+        with apply_shims(job.shims, call_for_part(job.part)) as call:
+            return run_calls(made.loaded, asked.calls, how=lambda inputs: run(*call.convert(inputs)))
+
+    def compare(asked: InputSet) -> Agreement:
+        with apply_shims(job.shims, call_for_part(job.part)) as call:
+            return _row(made, run, call, asked)
+
+    return excuse_ties(job.part.module, [one], [row], compare, answers)[0]
 
 
 def _row(made: PartExport, run: RunProgram, call: ExportCall, one: InputSet) -> Agreement:

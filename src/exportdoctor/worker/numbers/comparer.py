@@ -17,7 +17,7 @@ from exportdoctor.report.wording import ladder as wording
 from exportdoctor.shims import ExportCall
 from exportdoctor.targets import BuiltPart
 from exportdoctor.targets.built import Inputs
-from exportdoctor.targets.eager import copy_inputs, restore_afterwards, run_calls
+from exportdoctor.targets.eager import CallResult, copy_inputs, restore_afterwards, run_calls
 from exportdoctor.worker.numbers.cause import make_cause
 from exportdoctor.worker.numbers.eager_stream import EagerStream
 from exportdoctor.worker.numbers.file_names import match_file, names_by_origin
@@ -33,6 +33,7 @@ from exportdoctor.worker.prove.compare_outputs import failed_run, tensors_in
 from exportdoctor.worker.prove.fixed_numbers import name_fixed_numbers
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.rounding import excuse_rounding, is_below_floor
+from exportdoctor.worker.prove.tied_choices import excuse_ties, is_tied
 from exportdoctor.worker.translate.failed_node import NodeFact
 
 EAGER = "eager"
@@ -76,15 +77,21 @@ class Comparer:
         self.doing(f"comparing {rung.name} with {name}")
         rows = [self._row(rung, one) for one in self.sets]
         rows = name_fixed_numbers(rows, self.sets, self.part.module, lambda one: [self._row(rung, one)])
+        rows = excuse_ties(
+            self.part.module, self.sets, rows, lambda one: self._row(rung, one), lambda one: self._answers(rung, one)
+        )
         rows = excuse_rounding(self.part.module, self.sets, rows)
         rung.release()
         wrong = [one for one, row in zip(self.sets, rows, strict=True) if not row.holds]
-        wrong.sort(key=lambda one: len(one.calls))  # of several calls the last one is walked
+        wrong.sort(key=lambda one: len(one.calls))  # of several calls one is walked
         made = LadderStage(name=rung.name, before=name, rows=tuple(rows))
         for one in dict.fromkeys([self.sets[0].title, *(one.title for one in wrong)]):
             made = self._add_walk(made, before, rung, next(given for given in self.sets if given.title == one), rows)
             if made.cause is not None or (one != self.sets[0].title and one not in made.excused):
                 break
+        tied = next((one for one, row in zip(self.sets, rows, strict=True) if is_tied(row)), None)
+        if made.cause is None and tied is not None and tied.title not in made.walked:  # to say where
+            made = self._add_walk(made, before, rung, tied, rows)
         if rung.pairs is not None:
             made = msgspec.structs.replace(made, notes=(*made.notes, wording.matched_by_numbers(len(rung.pairs))))
         if made.cause is not None and made.cause.kind == "state":
@@ -96,7 +103,7 @@ class Comparer:
 
     def _row(self, rung: Rung, one: InputSet) -> Agreement:
         try:
-            answers = run_calls(rung.holder, one.calls, how=lambda inputs: rung.run(self.call.convert(inputs)))
+            answers = self._answers(rung, one)
         except Exception as error:
             row = failed_run(one.title, error)
             return msgspec.structs.replace(row, refused=one.made_up, made_up=one.made_up, kind=one.kind)
@@ -107,6 +114,9 @@ class Comparer:
         elif not row.holds and not row.trouble:
             row = _held_to(row, rung.computes_in, tensors_in(one.results[0].output))
         return row
+
+    def _answers(self, rung: Rung, one: InputSet) -> Sequence[CallResult]:
+        return run_calls(rung.holder, one.calls, how=lambda inputs: rung.run(self.call.convert(inputs)))
 
     # --- walks: one pass over two stages
 
@@ -119,14 +129,15 @@ class Comparer:
         cause: LadderCause | None = None
         try:
             walk, cause = self._walk(before, rung, one, row)
-            if row.holds and cause is None and walk.cause is not None and rung.file is not None:
+            if row.holds and not is_tied(row) and cause is None and walk.cause is not None and rung.file is not None:
                 notes.append(wording.unseen_error(walk.cause))
             notes += [wording.walk_ended(walk.ended)] if walk.ended and cause is None else []
         except Exception as error:
             kind = "" if isinstance(error, UnrunnableStep) else f"{type(error).__name__}: "
             notes.append(wording.walk_ended(f"{kind}{first_line(error)}"))
         if walk is not None and cause is None and walk.outputs_agree and not (row.holds or row.trouble):
-            if one.title in self.excused or any(value.excuse in _CHOICES for value in walk.values):
+            chosen = any(value.excuse in _CHOICES for value in walk.values) and len(one.calls) == 1
+            if one.title in self.excused or (chosen and not walk.is_unsure):
                 self.excused.add(one.title)
                 made = msgspec.structs.replace(made, excused=(*made.excused, one.title))
             elif one.title not in self.differing and not walk.ended:
@@ -141,8 +152,8 @@ class Comparer:
         )
 
     def _walk(self, before: Rung | None, rung: Rung, one: InputSet, row: Agreement) -> tuple[Walk, LadderCause | None]:
-        """The walk over the call of a set that shows most: the last one of several."""
-        *earlier, last = one.calls
+        """The walk over the call of a set that shows most: of several the one that differs, or the last one."""
+        *earlier, last = one.calls[: row.call + 1] if row.call else one.calls
         inputs = self.call.convert(copy_inputs(last))
         state = self._state_after(rung, earlier)
         graph = rung.steps(state)
@@ -204,7 +215,7 @@ class Comparer:
             writers = dict(stream.writers)
             kept = {name: value.detach() for name, value in module.state_dict(keep_vars=True).items()}
             walk.compare_weights(kept.items(), writers)
-            stream.on_value = lambda name, value, fact, high: walk.compare(name, value, fact, high, taken=stream.taken)
+            stream.on_value = lambda *given: walk.compare(*given, taken=stream.taken, axis=stream.axis)
             output = stream.run(copy_inputs(last), argument_names=one.names)
         walk.compare_outputs(tensors_in(output))
         return {**writers, **stream.writers}
@@ -232,7 +243,7 @@ class Comparer:
         walk.expect(pairs.values())
 
         def tell(name: str, value: Any, step: GraphStep, high: Float64Run | None) -> None:
-            walk.compare(pairs.get(name, ""), value, step.fact(), high)
+            walk.compare(pairs.get(name, ""), value, step.fact(), high, axis=source.axis_of(step))
 
         walk.compare_weights(
             ((fqn, source.constants[name]) for fqn, name in source.weights.items() if name in source.constants), {}

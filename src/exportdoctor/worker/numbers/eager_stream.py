@@ -17,7 +17,8 @@ from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import needs_gradients
 from exportdoctor.torch_internals.trees import tree_leaves, tree_map
 from exportdoctor.worker.describe.python_frames import source_line
-from exportdoctor.worker.numbers.step_graph import Float64Run, to_float64
+from exportdoctor.worker.numbers.step_graph import AxisOfChoice, Float64Run, to_float64
+from exportdoctor.worker.numbers.value_gap import axis_of_choice
 from exportdoctor.worker.prove.input_set import named_path
 from exportdoctor.worker.prove.object_walk import values_in
 from exportdoctor.worker.translate.failed_node import NodeFact
@@ -61,6 +62,7 @@ class EagerStream:
     on_module: Callable[[str, NodeFact], None] = lambda *_: None
     writers: dict[str, NodeFact] = field(default_factory=dict)
     taken: tuple[torch.Tensor, ...] = ()
+    axis: AxisOfChoice = "unknown"
 
     def run(self, inputs: Inputs, *, argument_names: tuple[str, ...] = ()) -> Any:
         """The output; inputs and buffers are changed as the module changes them."""
@@ -107,7 +109,7 @@ class EagerStream:
         name = self.modules.get(path)
         if name and isinstance(output, torch.Tensor):
             place = path.partition("@")[0]
-            self.taken = ()
+            self.taken, self.axis = (), "unknown"
             self.on_value(
                 name, output, NodeFact(name=path, op="", module=place, module_class=type(child).__name__), None
             )
@@ -133,6 +135,7 @@ class EagerStream:
         self.taken = (
             () if changed else tuple(one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor))
         )
+        self.axis = axis_of_choice(op, args, kwargs)
         for number, one in enumerate(leaves):
             if isinstance(one, torch.Tensor):
                 name = self._name_of((path, file, line), op if len(leaves) == 1 else f"{op}[{number}]", one)

@@ -40,6 +40,7 @@ from exportdoctor.worker.prove.empty_constants import find_empty_constant
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.proof_inputs import input_sets
 from exportdoctor.worker.prove.repeated_eager import repeatable_sets
+from exportdoctor.worker.prove.tied_choices import is_tied
 from exportdoctor.worker.translate.failed_node import (
     describe_empty_constant,
     describe_export_failure,
@@ -238,7 +239,9 @@ def _verdict(stages: list[LadderStage]) -> LadderVerdict:
         return "differs"
     if any(one.failure is not None for one in stages):
         return "stops"
-    return "agrees_but_ties" if any(value.excuse == "tie" for one in stages for value in one.values) else "agrees"
+    values = (value.excuse == "tie" for one in stages for value in one.values)
+    rows = (is_tied(row) for one in stages for row in one.rows)
+    return "agrees_but_ties" if any(values) or any(rows) else "agrees"
 
 
 if __name__ == "__main__":

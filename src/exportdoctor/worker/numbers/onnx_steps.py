@@ -125,6 +125,7 @@ def _step(
         fact=functools.cache(lambda: onnx_fact(node)),
         run_in_float64=None if node.op_type == "Cast" else lambda values: _reference(node, made, values),
         effect=effect,
+        axis=next((one.i for one in node.attribute if one.name == "axis"), -1 if node.op_type == "TopK" else 0),
         reads=lowest_of(short.get(name) for name in (*inputs, *node.output)),
         node=node if made.can_join(node) and effect == "new" and node.op_type not in _LISTS else None,
     )

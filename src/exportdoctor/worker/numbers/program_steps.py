@@ -15,6 +15,7 @@ from exportdoctor.torch_internals.tracer_frames import is_operator
 from exportdoctor.torch_internals.trees import tree_map
 from exportdoctor.worker.numbers.eager_stream import OpPlace, PlacedValue, op_name
 from exportdoctor.worker.numbers.step_graph import Effect, GraphStep, StepGraph, to_float64
+from exportdoctor.worker.numbers.value_gap import axis_of_choice
 from exportdoctor.worker.translate.failed_node import fx_fact, user_frame
 
 
@@ -62,6 +63,7 @@ def _step(node: torch.fx.Node) -> GraphStep:
         fact=lambda: fx_fact(node),
         run_in_float64=lambda values: call(values, _high),
         effect=_effect(node),
+        axis=axis_of_choice(str(node.target), args, kwargs),
     )
 
 

@@ -15,6 +15,9 @@ from exportdoctor.worker.translate.failed_node import NodeFact
 Effect = Literal["new", "view", "inplace", "random"]
 """What a step does: makes a new value, looks at a part of an old one, changes one, or draws random numbers."""
 
+AxisOfChoice = int | Literal["flat", "unknown"]
+"""The dimension along which elements are chosen; `flat`: among all elements."""
+
 Float64Run = Callable[[], Any]
 """The value that a step has in float64, for the inputs that it just had. Raises where it has none."""
 
@@ -28,7 +31,7 @@ class GraphStep:
     """One node. `run` takes the values of `inputs` by name and gives those of `outputs`, in order.
 
     `node` is what a graph's `join` needs of it; None for one that always runs alone. `reads`: the lowest dtype of fewer
-    than 32 bits in which what it takes was computed, where that is known.
+    than 32 bits in which what it takes was computed, where that is known. `axis` is that of one that chooses elements.
     """
 
     name: str
@@ -41,6 +44,7 @@ class GraphStep:
     effect: Effect = "new"
     node: Any = None
     reads: torch.dtype | None = None
+    axis: AxisOfChoice = "unknown"
 
 
 Join = Callable[[Sequence[GraphStep], Sequence[str], Mapping[str, Any]], Sequence[Any]]
@@ -104,6 +108,11 @@ class StepGraph:
         """The step that makes a value."""
         place = self.producer.get(name)
         return None if place is None else self.steps[place]
+
+    def axis_of(self, step: GraphStep) -> AxisOfChoice:
+        """That of the choice which a step makes, or of which it gives a part."""
+        source = self.step_of(step.inputs[0]) if "getitem" in step.op and step.inputs else None
+        return step.axis if source is None else source.axis
 
     def without_dead_steps(self, wanted: Iterable[str]) -> set[int]:
         """The places of steps that `wanted`, the outputs, or a change in place need."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -14,7 +14,7 @@ import torch
 
 from exportdoctor.core.protocol.numbers_ladder import Side
 from exportdoctor.report.wording import ladder as wording
-from exportdoctor.worker.numbers.step_graph import Float64Run
+from exportdoctor.worker.numbers.step_graph import AxisOfChoice, Float64Run
 from exportdoctor.worker.prove.allowed_error import RELATIVE
 from exportdoctor.worker.prove.compare_outputs import LARGEST, allowed_by_own_size, as_strided, largest_difference
 from exportdoctor.worker.prove.quick_difference import MANY, SMALLEST_SCALE, find_quick_difference, may_hold_fill_values
@@ -246,13 +246,36 @@ def chooses_or_writes(op: str) -> bool:
     return _base(op) in _CHOOSING or any(word in _base(op) for word in _WRITING)
 
 
+def is_choosing(op: str) -> bool:
+    """Whether the operator chooses elements."""
+    return _base(op) in _CHOOSING
+
+
 def is_unwritten(op: str) -> bool:
     """Whether what an operator gives is what memory held before."""
     return _UNWRITTEN.search(op) is not None
 
 
-def is_tie(op: str, found: torch.Tensor, wanted: torch.Tensor, inputs: Sequence[Any], *, slack: float = 0.0) -> bool:
-    """Whether two sets of indices choose equal values of the first input along one dimension.
+def axis_of_choice(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> AxisOfChoice:
+    """That of a call of a function or an operator of torch."""
+    base = _base(op)
+    place = 2 if base in ("topk", "kthvalue") else 1
+    none = "flat" if base in ("argmax", "argmin") else -1
+    dim = kwargs.get("dim", kwargs.get("axis", args[place] if len(args) > place else none))
+    return dim if type(dim) is int else "flat" if dim in (None, "flat") else "unknown"
+
+
+def is_tie(
+    op: str,
+    found: torch.Tensor,
+    wanted: torch.Tensor,
+    inputs: Sequence[Any],
+    *,
+    axis: AxisOfChoice = "unknown",
+    slack: float = 0.0,
+) -> bool:
+    """Whether two sets of indices choose equal values of the first input along one dimension: `axis`, or any that fits
+    where it is unknown.
 
     `slack`: how far the values may be apart, as a share of the largest.
     """
@@ -262,8 +285,9 @@ def is_tie(op: str, found: torch.Tensor, wanted: torch.Tensor, inputs: Sequence[
     if source.is_complex() or source.dim() == 0:
         return False
     flat = source.flatten()
-    choices = [(flat, 0, found.flatten(), wanted.flatten())] if wanted.numel() == 1 else []
-    for dim in range(source.dim()):
+    among_all = axis == "flat" or (axis == "unknown" and wanted.numel() == 1)
+    choices = [(flat, 0, found.flatten(), wanted.flatten())] if among_all else []
+    for dim in range(source.dim()) if axis == "unknown" else [axis % source.dim()] if axis != "flat" else []:
         for one, other in ((found, wanted), (found.unsqueeze(dim), wanted.unsqueeze(dim))):
             others = [size for place, size in enumerate(one.shape) if place != dim]
             if one.dim() == source.dim() and others == [s for place, s in enumerate(source.shape) if place != dim]:

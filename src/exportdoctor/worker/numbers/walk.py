@@ -22,13 +22,21 @@ from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.numbers_ladder import CauseKind, Excuse, LadderCause, LadderValue, Side
 from exportdoctor.report.wording import ladder as wording
 from exportdoctor.worker.numbers.cause import join_facts, make_cause
-from exportdoctor.worker.numbers.step_graph import Float64Run, GraphStep, StepGraph, UnrunnableStep, lowest_of
+from exportdoctor.worker.numbers.step_graph import (
+    AxisOfChoice,
+    Float64Run,
+    GraphStep,
+    StepGraph,
+    UnrunnableStep,
+    lowest_of,
+)
 from exportdoctor.worker.numbers.value_gap import (
     Gap,
     chooses_or_writes,
     gap_between,
     gap_in_words,
     inherited_gap,
+    is_choosing,
     is_tie,
     is_unwritten,
     is_written_twice,
@@ -62,7 +70,8 @@ class Walk:
     """The candidate's side. `expect` says which of its values the reference has, `compare` takes them in its order.
 
     `title` names the inputs, `prefix` is the part's place in the model. `by_own_size`: values that are small throughout
-    are held to their own size, as the outputs are.
+    are held to their own size, as the outputs are. `is_unsure`: some tie may be one of the candidate's values alone, of
+    which the reference has none to compare.
     """
 
     graph: StepGraph
@@ -74,6 +83,7 @@ class Walk:
     cause: LadderCause | None = None
     unmatched: int = 0
     ended: str = ""
+    is_unsure: bool = False
 
     def expect(self, names: Iterable[str]) -> None:
         """The values of the candidate that will be compared, once each."""
@@ -84,6 +94,7 @@ class Walk:
         self._uses = Counter(name for place in self._alive for name in self.graph.steps[place].inputs)
         self._uses.update(awaited)
         self._uses.update(self.graph.outputs)
+        self._given_names = {*self.graph.inputs, *self.graph.constants}
         self._in_order = self.graph.changes_values
         self._written = self.graph.written_constants() if self._in_order else set()
         self._fed: dict[str, Any] = {
@@ -92,7 +103,7 @@ class Walk:
         self._own: dict[str, Any] | None = None  # the same as `_fed` until a value differs
         self._ran: set[int] = set()
         self._done: set[str] = set()
-        self._kept: dict[str, tuple[str, list[Any]]] = {}
+        self._kept: dict[str, tuple[str, list[Any], bool]] = {}
         self._agreeing: dict[str, bool] = {}
         self._excused: set[str] = set()
         self._given: dict[int, list[Any]] = {}
@@ -106,9 +117,10 @@ class Walk:
         run_in_float64: Float64Run | None,
         *,
         taken: Sequence[torch.Tensor] = (),
+        axis: AxisOfChoice = "unknown",
     ) -> None:
         """Take the reference's value that the candidate has under this name, '' for none; `fact` is its origin, `taken`
-        are the tensors that it was computed from, where they are known."""
+        are the tensors that it was computed from, where they are known, and `axis` is that of a choice."""
         if not isinstance(value, torch.Tensor) or self.ended:
             return
         if name not in self._awaited:
@@ -120,7 +132,7 @@ class Walk:
                 ]
         elif name not in self._done:
             self._done.add(name)
-            self._compare_at(name, value.detach(), fact, run_in_float64, taken)
+            self._compare_at(name, value.detach(), fact, run_in_float64, taken, axis)
 
     def compare_weights(self, wanted: Iterable[tuple[str, torch.Tensor]], writers: Mapping[str, NodeFact]) -> None:
         """Take the reference's parameters and buffers by FQN; `writers` are the lines that changed some before."""
@@ -179,6 +191,7 @@ class Walk:
         other: NodeFact | None,
         run: Float64Run | None,
         taken: Sequence[torch.Tensor] = (),
+        axis: AxisOfChoice = "unknown",
     ) -> None:
         step = self.graph.step_of(name)
         fact = join_facts(step.fact() if step else None, other)
@@ -208,12 +221,14 @@ class Walk:
             own = self._own[name]
         excuse: Excuse = "random" if step and step.effect == "random" else ""
         right: Side = "unknown"
-        op, inputs = self._kept.pop(name, (fact.op, []))
+        op, inputs, known = self._kept.pop(name, (fact.op, [], False))
+        inputs, known = (list(taken), True) if taken and is_choosing(op) else (inputs, known)
         if not excuse and not local.holds and not local.trouble:
             if any(one is not None and is_unwritten(one.op) for one in (fact, other)):
                 excuse = "unwritten"
-            elif is_tie(op, fed, wanted, inputs):
+            elif is_tie(op, fed, wanted, inputs, axis=axis):
                 excuse = "tie"
+                self.is_unsure |= not known or axis == "unknown"
             elif is_written_twice(op, fed, wanted, inputs, stands_for=[one.op for one in (fact, other) if one]):
                 excuse = "duplicates"
             else:
@@ -222,8 +237,15 @@ class Walk:
         self._note(name, fact, local, inherited, excuse)
         if name in self.graph.outputs:
             self._excused |= {name} if excuse else set()
-            self._agreeing[name] = bool(excuse) or (
-                gap_between(own, wanted, whole=True, computed_in=self.graph.lowest, by_own_size=self.by_own_size).holds
+            own_tie = excuse == "tie" and is_tie(op, own, wanted, inputs, axis=axis)
+            self._agreeing[name] = (
+                own_tie
+                or (bool(excuse) and excuse != "tie")
+                or (
+                    gap_between(
+                        own, wanted, whole=True, computed_in=self.graph.lowest, by_own_size=self.by_own_size
+                    ).holds
+                )
             )
         if not local.holds and not excuse:
             kind: CauseKind = "value" if fact.op else "weight"
@@ -235,7 +257,7 @@ class Walk:
             )
         if self.cause is None and not excuse and inherited.absolute >= LARGEST and _left_the_numbers(own, wanted):
             self.blame("value", wording.not_finite(name), fact)
-        nearly = not excuse and not inherited.holds and is_tie(op, own, wanted, inputs, slack=_NEARLY)
+        nearly = not excuse and not inherited.holds and is_tie(op, own, wanted, inputs, axis=axis, slack=_NEARLY)
         also_own = bool(excuse and excuse != "rounding") or nearly
         if self._own is not None and (also_own or not identical):
             self._replace(name, wanted, step, self._own if also_own else None)
@@ -277,7 +299,8 @@ class Walk:
         """Remember what a choosing or writing step took, until its outputs are compared."""
         source = self._kept.get(step.inputs[0]) if step.inputs and "getitem" in step.op else None
         if source is not None or chooses_or_writes(step.op):
-            self._kept.update(dict.fromkeys(step.outputs, source or (step.op, list(before.values()))))
+            known = step.inputs[:1] and (step.inputs[0] in self._done or step.inputs[0] in self._given_names)
+            self._kept.update(dict.fromkeys(step.outputs, source or (step.op, list(before.values()), bool(known))))
 
     def _make(self, name: str) -> None:
         """Run all steps that a value needs, those in a row that can be joined as one."""

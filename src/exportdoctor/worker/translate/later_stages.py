@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,7 @@ from exportdoctor.worker.prove.cure_inputs import cure_inputs, drawer_for
 from exportdoctor.worker.prove.input_set import sizes_of
 from exportdoctor.worker.prove.own_buffers import own_buffers
 from exportdoctor.worker.prove.rounding import moves_as_far
+from exportdoctor.worker.prove.tied_choices import chooses_as_eager_may
 from exportdoctor.worker.translate.failed_node import describe_stage_failure, fx_fact, with_node
 from exportdoctor.worker.translate.onnx_first_difference import first_differing_node
 from exportdoctor.worker.translate.onnx_program import (
@@ -61,11 +62,12 @@ class StageFailed(Exception):
 @dataclass(frozen=True)
 class PassedStages:
     """How the stages ended, by name, and the buffers and inputs that the ONNX file leaves as they are. `is_random`: its
-    numbers are others than eager's, which draws them at random."""
+    numbers are others than eager's, which draws them at random. `is_tied`: it chooses otherwise among equal values."""
 
     ends: dict[str, str]
     lost_writes: tuple[str, ...] = ()
     is_random: bool = False
+    is_tied: bool = False
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,8 @@ def run_later_stages(
         row = compare_outputs("the captured call", answers, flat_outputs(program, eager.output))
         if not row.holds and not eager.is_random and moves_as_far(module, inputs, eager.output, row):
             row = msgspec.structs.replace(row, tolerance=row.max_abs)
+        tied = not row.holds and not eager.is_random and file.is_tied(inputs, eager.output, answers)
+        row = Agreement(inputs=row.inputs) if tied else row
         if not row.holds and eager.is_random:
             return PassedStages(dict.fromkeys(passed, "pass"), translated.lost_writes, is_random=True)
         if not row.holds:
@@ -156,10 +160,10 @@ def run_later_stages(
             failure = msgspec.structs.replace(failure, in_training=in_training_mode(module))
             raise StageFailed("numbers", failure, passed, (row,))
         for other, wanted in others:
-            file.compare_at(other, wanted)
+            tied |= file.compare_at(other, wanted)
     shown = are_nan(list(answers))
     told = passed if shown and all(shown) else (*passed, "numbers")  # NaN that agrees with NaN shows nothing
-    return PassedStages(dict.fromkeys(told, "pass"), translated.lost_writes)
+    return PassedStages(dict.fromkeys(told, "pass"), translated.lost_writes, is_tied=tied)
 
 
 def _stage(stage: Stage, work: Any, passed: tuple[Stage, ...], prefix: str, model: Path | None = None) -> Any:
@@ -241,18 +245,32 @@ class _File:
             return True
         return compare_outputs("", found, list(answers)).holds
 
-    def compare_at(self, inputs: Inputs, wanted: Any) -> None:
-        """Run it at another size, which the program answers rightly. Raises StageFailed where it fails or differs."""
+    def is_tied(self, inputs: Inputs, wanted: Any, answers: Sequence[torch.Tensor]) -> bool:
+        """Whether the file differs from eager in its choice among equal values alone."""
+
+        def compare(output: Any) -> Agreement:
+            return compare_outputs("", answers, flat_outputs(self.program, output))
+
+        return chooses_as_eager_may(self.module, inputs, wanted, answers, compare)
+
+    def compare_at(self, inputs: Inputs, wanted: Any) -> bool:
+        """Run it at another size, which the program answers rightly; whether it chooses otherwise among equal values.
+        Raises StageFailed where it fails or differs."""
         flat, expected = flat_inputs(self.program, *copy_inputs(inputs)), flat_outputs(self.program, wanted)
         answers = self._run_at(flat, inputs)
         row = compare_outputs(sizes_of(inputs), answers, expected)
-        if not row.holds and not moves_as_far(self.module, inputs, wanted, row):
+        if row.holds:
+            return False
+        if self.is_tied(inputs, wanted, answers):
+            return True
+        if not moves_as_far(self.module, inputs, wanted, row):
             failure = self.difference(row, inputs, is_right=True)
             first, *rest = failure.exceptions
             said = msgspec.structs.replace(first, message=f"{AT_OTHER_SIZES}{row.inputs}: {first.message}")
             raise StageFailed(
                 "numbers", msgspec.structs.replace(failure, exceptions=(said, *rest)), self.passed, (row,)
             )
+        return False
 
 
 def _failure(stage: Stage, error: Exception, prefix: str, model: Path | None) -> Failure:

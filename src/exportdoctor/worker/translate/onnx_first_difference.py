@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
 from exportdoctor.worker.prove.compare_outputs import LARGEST, largest_difference
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.own_buffers import own_buffers
+from exportdoctor.worker.prove.tied_choices import Choice, choice_of
 from exportdoctor.worker.translate.failed_node import fx_fact, with_node
 from exportdoctor.worker.translate.onnx_program import flat_inputs, in_pairs, quiet, runnable, translate
 
@@ -50,23 +51,42 @@ def first_difference(call: ExportCall, one: InputSet, *, opset: int, prefix: str
 
 def first_differing_node(made: Any, reader: Any, inputs: Inputs) -> tuple[torch.fx.Node, str] | None:
     """The first node of the decomposed program whose value is another one in `made`, torch.onnx's model of it, and how
-    it differs; None where all agree. `reader` is the program as exported, and `inputs` are what it takes."""
+    it differs; None where all agree. `reader` is the program as exported, and `inputs` are what it takes. Another
+    choice among equal values, and what is computed from it, is named where nothing else differs."""
     flat = flat_inputs(reader, *inputs)
     module = runnable(made.exported_program)
     known = {value.name for node in made.model.graph for value in node.outputs}
     nodes = [node for node in module.graph.nodes if node.op == "call_function" and node.name in known]
+    tied: dict[torch.fx.Node, str] = {}
     while nodes:
         own_buffers(module)
-        seen = _Recorder(module, nodes).record(inputs_in_traced_order(reader, *copy_inputs(inputs)))
+        recorder = _Recorder(module, nodes)
+        seen = recorder.record(inputs_in_traced_order(reader, *copy_inputs(inputs)))
         for start in range(0, len(seen), _AT_A_TIME):
             several = list(seen)[start : start + _AT_A_TIME]
             with quiet():
                 answers = made.compute_values([node.name for node in several], tuple(flat))
             for node, answer in zip(several, answers, strict=True):
-                if said := _differs(answer, seen[node]):
+                said = _differs(answer, seen[node])
+                if said and (recorder.is_tie(node, answer) or _follows(node, tied)):
+                    tied.setdefault(node, said)
+                elif said:
                     return _producer(node), f"{said}{_caveat(node)}"
         nodes = nodes[nodes.index(list(seen)[-1]) + 1 :] if seen else []
-    return None
+    return next(((_producer(node), f"{said}{_caveat(node)}") for node, said in tied.items()), None)
+
+
+def _follows(node: torch.fx.Node, others: Container[torch.fx.Node]) -> bool:
+    """Whether a node is computed from one of the others."""
+    found, waiting = set[torch.fx.Node](), [*node.all_input_nodes]
+    while waiting:
+        one = waiting.pop()
+        if one in others:
+            return True
+        if one not in found:
+            found.add(one)
+            waiting += one.all_input_nodes
+    return False
 
 
 def _differs(answer: torch.Tensor, wanted: torch.Tensor) -> str:
@@ -107,6 +127,14 @@ class _Recorder(torch.fx.Interpreter):
         super().__init__(module)
         self._nodes, self._bytes = frozenset(nodes), 0
         self._seen: dict[torch.fx.Node, torch.Tensor] = {}
+        self._choices: dict[torch.fx.Node, Choice] = {}
+
+    def is_tie(self, node: torch.fx.Node, answer: torch.Tensor) -> bool:
+        """Whether a value is another choice of indices, of what is equal in the program."""
+        choice = self._choices.get(_producer(node))
+        if choice is None or (_producer(node) is not node and node.args[1] != 1):
+            return False
+        return choice.allows(answer)
 
     def record(self, given: Sequence[Any]) -> dict[torch.fx.Node, torch.Tensor]:
         """What was kept of one run."""
@@ -116,6 +144,11 @@ class _Recorder(torch.fx.Interpreter):
     def run_node(self, n: torch.fx.Node) -> Any:
         """The value; a tensor or a whole number of such a node is kept."""
         value = super().run_node(n)
+        if hasattr(n.target, "_schema") and self._bytes < _MOST_BYTES:
+            choice = choice_of(n.target, *self.fetch_args_kwargs_from_env(n), value)
+            if choice is not None:
+                self._choices[n] = choice
+                self._bytes += choice.source.nbytes
         seen = torch.tensor(value) if type(value) is int else value
         if n in self._nodes and isinstance(seen, torch.Tensor) and self._bytes < _MOST_BYTES:
             self._seen[n] = seen.detach().clone()
