@@ -46,6 +46,7 @@ class LayerCost(msgspec.Struct, frozen=True, kw_only=True):
     `local`: of its own output, if it alone is lowered. `alone`: of the model's outputs then. `kept`: of the model's
     outputs if all others are lowered. `cosine` is the least one, `kl` and `top1` are about outputs that are logits,
     -1 where there are none; all three with this layer alone lowered. `depth` is its place in the graph, from 0.
+    `folded` are other submodules that were folded into its nodes, as a batch norm is into a convolution.
     """
 
     name: str
@@ -60,6 +61,7 @@ class LayerCost(msgspec.Struct, frozen=True, kw_only=True):
     top1: float = -1.0
     file: str = ""
     line: int = 0
+    folded: tuple[str, ...] = ()
 
 
 class PairCost(msgspec.Struct, frozen=True, kw_only=True):

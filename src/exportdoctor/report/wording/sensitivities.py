@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from exportdoctor.core.protocol.sensitivity import LayerCost, SensitivityResult
+from exportdoctor.core.protocol.sensitivity import LayerCost, Lowering, SensitivityResult
 from exportdoctor.report.wording.formatting import count, under_shims
 
 NO_QUANTISER = "No quantiser of ONNX Runtime makes files of this dtype; the errors are those of values that were cast."
@@ -17,8 +17,15 @@ SATURATES = (
 )
 NO_FLOATS = "There is no floating-point output, so what a layer costs cannot be measured"
 NO_FLOATS_HINT = "Return the floating-point numbers that the outputs are made of as well"
+GEMM_ALONE = "There is nothing in it that w4a16 could lower: its products with weights are Gemm"
+GEMM_ALONE_HINT = "ONNX Runtime's quantiser takes MatMul only; --engine torchao lowers linear layers"
+IN_FLOAT32_HINT = (
+    "Give the model in float32 (--dtype float32, or .float() on the module and its inputs): its modules have the same "
+    "names then"
+)
+ALREADY_LOWERED_HINT = "Choose another --to"
 _FINITE = 1e300
-_MOST_TOLD = 10
+_MOST_TOLD, _MOST_FOLDED = 10, 5
 
 _LOWERINGS = {
     "torchao": {
@@ -75,6 +82,53 @@ def nodes_left(number: int) -> str:
         if number
         else ""
     )
+
+
+def nothing_to_lower(to: Lowering) -> str:
+    """A file without any operator that this lowers."""
+    return f"There is nothing in it that {to} could lower"
+
+
+def already_lowered(to: Lowering) -> str:
+    """A file in this precision."""
+    return f"What it computes is in {_LOWERINGS['onnxruntime'][to]} already, so {to} would change nothing"
+
+
+def other_dtype(dtype: str) -> str:
+    """A file whose operators are in a dtype that no quantiser takes."""
+    return f"What could be lowered in it is in {dtype}, and ONNX Runtime's quantisers take float32"
+
+
+def short_not_loaded(dtypes: list[str], why: str) -> str:
+    """A file with floats of 16 bits that cannot be measured."""
+    return f"ONNX Runtime's CPU does not run this file, which has {' and '.join(dtypes)}: {why}"
+
+
+def not_loaded(why: str) -> str:
+    """A file that cannot be measured."""
+    return f"ONNX Runtime does not run the file: {why}"
+
+
+def computed_in_float32(dtypes: list[str], to: Lowering) -> str:
+    """How operators in 16 bits were measured."""
+    said = (
+        f"What it computes in {' and '.join(dtypes)} was computed in float32 and rounded after each operator, also in "
+        "the quantiser's own file."
+    )
+    if "bfloat16" not in dtypes or to in ("w4a16", "bf16"):
+        return said
+    return (
+        f"{said} ONNX Runtime's quantiser for {to} does not take bfloat16: give it a file of the model in float32, in "
+        "which modules have the same names, but nodes may have others."
+    )
+
+
+def folded_modules(layers: Iterable[LayerCost]) -> Iterator[str]:
+    """Which submodules others stand for, as they were folded into them."""
+    found = [f"{', '.join(one.folded)} in {one.name}" for one in layers if one.folded]
+    if found:
+        more = f"; {len(found) - _MOST_FOLDED} more in --format json" if len(found) > _MOST_FOLDED else ""
+        yield f"Folded into the operator before them, and lowered with it: {'; '.join(found[:_MOST_FOLDED])}{more}."
 
 
 def error_text(value: float) -> str:

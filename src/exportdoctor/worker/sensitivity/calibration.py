@@ -14,6 +14,7 @@ from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.targets import BuiltPart
 from exportdoctor.worker.sensitivity.quantisers import Feed
+from exportdoctor.worker.sensitivity.short_floats import as_array
 
 _FORMS = "Give a .pt file with a list of dicts of tensors, a .npz file, or a folder of .npz files"
 _OPEN_SIZE = 4
@@ -63,16 +64,22 @@ def name_inputs(part: BuiltPart, given: dict[str, torch.Tensor], file: str) -> t
     takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in signature.parameters.values())
     args, kwargs = list(part.args), dict(part.kwargs)
     for name, value in given.items():
-        if places.get(name, len(args)) < len(args):
-            args[places[name]] = value
+        if (place := places.get(name, len(args))) < len(args):
+            args[place] = _in_dtype_of(args[place], value)
         elif name in kwargs or name in signature.parameters or takes_all:
-            kwargs[name] = value
+            kwargs[name] = _in_dtype_of(kwargs.get(name), value)
         else:
             raise UsageError(
                 f"{file} has an input {name!r}, which {type(part.module).__name__}.forward does not take",
                 hint=f"It takes {', '.join(signature.parameters)}",
             )
     return tuple(args), kwargs
+
+
+def _in_dtype_of(example: Any, value: torch.Tensor) -> torch.Tensor:
+    """Floating-point numbers in the example's dtype: numpy has no bfloat16."""
+    floats = isinstance(example, torch.Tensor) and example.is_floating_point() and value.is_floating_point()
+    return value.to(example.dtype) if floats else value
 
 
 def _positional(signature: inspect.Signature) -> Iterator[str]:
@@ -96,7 +103,7 @@ def unnamed_sets(path: Path, calibration: str, count: int) -> list[Feed]:
         missing = [one.name for one in inputs if any(one.name not in each for each in sets)]
         if missing:
             raise UsageError(f"{calibration} has no input {missing[0]!r}", hint=f"The file takes {_names(inputs)}")
-        return [{one.name: each[one.name].numpy() for one in inputs} for each in sets]
+        return [{one.name: as_array(each[one.name]) for one in inputs} for each in sets]
     others = [one.name for one in inputs if _KINDS.get(one.type) not in ("float32", "float64")]
     if others:
         raise UsageError(f"Input {others[0]!r} takes no floats, and its values cannot be guessed",

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from exportdoctor.core.protocol.sensitivity import Lowering
-from exportdoctor.worker.numbers.file_names import scope_in_name
-from exportdoctor.worker.translate.failed_node import onnx_fact, user_frame
+from exportdoctor.worker.sensitivity.folded_modules import PRODUCTS, OwnerFinder
+from exportdoctor.worker.translate.failed_node import user_frame
 
-_PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
-WEIGHTED = {"int8": _PRODUCTS, "w8a8": _PRODUCTS, "w4a16": ("MatMul",)}
+WEIGHTED = {"int8": PRODUCTS, "w8a8": PRODUCTS, "w4a16": ("MatMul",)}
 """The operators that ONNX Runtime's quantisers are asked to lower. Those for 16 bits lower all that compute floats."""
 
 _NO_NUMBERS = frozenset({"Constant", "Cast", "Identity", "Shape", "Reshape", "Transpose", "Squeeze", "Unsqueeze",
@@ -21,28 +20,41 @@ _NO_NUMBERS = frozenset({"Constant", "Cast", "Identity", "Shape", "Reshape", "Tr
 
 @dataclass(kw_only=True)
 class GraphLayer:
-    """Nodes that are lowered together: those of one submodule, or one that belongs to none."""
+    """Nodes that are lowered together: those of one submodule, or one that belongs to none. `folded` are the other
+    submodules that were folded into them."""
 
     name: str
     depth: int
     nodes: list[Any] = field(default_factory=list)
     file: str = ""
     line: int = 0
+    folded: list[str] = field(default_factory=list)
 
 
-def find_layers(graph: Any, to: Lowering, floats: Mapping[str, bool], *, prefix: str = "") -> list[GraphLayer]:
-    """The layers with something to lower. `floats` says which values are of float32; `prefix` is the part's place."""
+def find_layers(
+    graph: Any,
+    to: Lowering,
+    floats: Mapping[str, bool],
+    *,
+    prefix: str = "",
+    program: Any = None,
+    without: Collection[str] = (),
+) -> list[GraphLayer]:
+    """The layers with something to lower. `floats` says which values are of float32; `prefix` is the part's place,
+    `program` what its file was made of; the nodes `without` are left out."""
     constants = {one.name for one in graph.initializer}
+    owners = OwnerFinder(graph=graph, program=program)
     found: dict[str, GraphLayer] = {}
     for place, node in enumerate(graph.node):
-        if not _can_be_lowered(node, to, floats, constants):
+        if node.name in without or not can_be_lowered(node, to, floats, constants):
             continue
-        fact = onnx_fact(node)
-        module = fact.module or scope_in_name(node.name)
-        name = ".".join(filter(None, (prefix, module))) if module else node.name or node.output[0]
+        owner = owners.find(node)
+        name = ".".join(filter(None, (prefix, owner.module))) if owner.module else node.name or node.output[0]
         layer = found.setdefault(name, GraphLayer(name=name, depth=place))
         layer.nodes.append(node)
-        frame = user_frame(fact)
+        folded = (".".join(filter(None, (prefix, one))) for one in owner.folded)
+        layer.folded += [one for one in folded if one not in layer.folded]
+        frame = user_frame(owner.fact)
         if frame is not None and not layer.file:
             layer.file, layer.line = frame.file, frame.line
     layers = list(found.values())
@@ -51,7 +63,8 @@ def find_layers(graph: Any, to: Lowering, floats: Mapping[str, bool], *, prefix:
     return layers
 
 
-def _can_be_lowered(node: Any, to: Lowering, floats: Mapping[str, bool], constants: set[str]) -> bool:
+def can_be_lowered(node: Any, to: Lowering, floats: Mapping[str, bool], constants: set[str]) -> bool:
+    """Whether a node's values, where they are of the dtype that `floats` says, can be of this precision."""
     if to in WEIGHTED:
         weights = any(name in constants for name in node.input[1:2])
         return node.op_type in WEIGHTED[to] and all(floats.get(name, False) for name in node.input[:2]) and (

@@ -84,6 +84,7 @@ class Sensitivity:
                     **self._lower_alone(layer.name, own),
                     file=layer.file,
                     line=layer.line,
+                    folded=tuple(layer.folded),
                 )
             )
         return sorted(found, key=lambda one: (-one.alone, -one.local, one.depth))

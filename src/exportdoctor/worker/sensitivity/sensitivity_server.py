@@ -45,23 +45,28 @@ from exportdoctor.worker.sensitivity.quantisers import (
     without_round_trips,
     write_lowered,
 )
-from exportdoctor.worker.sensitivity.switched_model import load_graph, switch_layers
+from exportdoctor.worker.sensitivity.short_floats import ShortFloats, as_array, widen_short_floats
+from exportdoctor.worker.sensitivity.switched_model import load_graph, refuse_other_dtypes, switch_layers
 from exportdoctor.worker.translate.onnx_program import flat_inputs, name_values, needs_external_data, translate
 
+_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _SETS = 12
 """Input sets that are made: a third each for calibration, search and proof."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Subject:
-    """A file, its input sets, and where it comes from."""
+    """A file, in which every node has a name and floats of 16 bits are computed in float32, its input sets, and where
+    it comes from. `program` is what it was made of."""
 
     path: Path
+    short: ShortFloats
     feeds: Sequence[Feed]
     title: str
     part: str = ""
     prefix: str = ""
     notes: tuple[str, ...] = ()
+    program: Any = None
 
 
 def find_sensitivity(request: SensitivityRequest, doing: Progress) -> SensitivityResult:
@@ -72,17 +77,24 @@ def find_sensitivity(request: SensitivityRequest, doing: Progress) -> Sensitivit
     with torch.no_grad(), tempfile.TemporaryDirectory(dir=os.environ.get(SCRATCH)) as folder:
         room = Path(folder)
         subject = _of_target(request, room, doing) if request.target is not None else _of_file(request, room)
-        model = load_graph(subject.path)
-        plain = room / "plain.onnx"
-        save_model(model, plain)
-        del model
+        plain = subject.path
         calibration, search, proof = _split(subject.feeds)
+        already = [name for name, dtype in subject.short.given.items() if dtype == _DTYPES.get(request.to)]
         doing(f"asking the quantiser for {request.to}")
         try:
             values = read_lowered(plain, request.to, calibration, room)
         except Exception as error:
+            refuse_other_dtypes(load_graph(plain), request.to, already)
             raise TargetError(f"The quantiser fails: {type(error).__name__}: {first_line(error)}") from error
-        switched = switch_layers(load_graph(plain), request.to, values, room, prefix=subject.prefix)
+        switched = switch_layers(
+            load_graph(plain),
+            request.to,
+            values,
+            room,
+            prefix=subject.prefix,
+            program=subject.program,
+            already=already,
+        )
         found = _measure(request, switched, search, proof, doing)
         outputs = switched.outputs
         del switched  # its weights, and lowered ones: the two files that are compared now have theirs
@@ -97,8 +109,40 @@ def find_sensitivity(request: SensitivityRequest, doing: Progress) -> Sensitivit
                 *subject.notes,
                 *filter(None, [static_call(plain, request.to), note]),
                 *_processor_notes(request.to, made),
+                *wording.folded_modules(found.layers),
             ),
         )
+
+
+def _write_plain(path: Path, folder: Path) -> tuple[Path, ShortFloats]:
+    """The file that is measured. Raises UsageError where it is none, and where it has floats of 16 bits and does not
+    load in ONNX Runtime."""
+    import onnxruntime as ort
+
+    model = load_graph(path)
+    short = widen_short_floats(model)
+    plain = folder / "plain.onnx"
+    save_model(model, plain)
+    del model
+    if short.dtypes:
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        try:
+            ort.InferenceSession(str(plain), options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            why = f"{type(error).__name__}: {first_line(error, 160)}"
+            raise UsageError(wording.short_not_loaded(_names(short), why), hint=wording.IN_FLOAT32_HINT) from error
+    return plain, short
+
+
+def _names(short: ShortFloats) -> list[str]:
+    return [str(one).removeprefix("torch.") for one in short.dtypes]
+
+
+def _notes(request: SensitivityRequest, short: ShortFloats) -> tuple[str, ...]:
+    """What to say of input sets that were made, and of floats of 16 bits."""
+    made = () if request.calibration else (wording.MADE_SETS,)
+    return (*made, wording.computed_in_float32(_names(short), request.to)) if short.given else made
 
 
 def _measure(
@@ -311,11 +355,20 @@ def _of_target(request: SensitivityRequest, folder: Path, doing: Progress) -> _S
             made.save(str(path), external_data=needs_external_data(made))
             names = [value.name for value in made.model.graph.inputs]
             feeds = [
-                dict(zip(names, (leaf.numpy() for leaf in map(torch.as_tensor, leaves)), strict=True))
+                dict(zip(names, map(as_array, leaves), strict=True))
                 for leaves in (flat_inputs(reader, *call.convert(inputs)) for inputs in given)
             ]
-    notes = () if request.calibration else (wording.MADE_SETS,)
-    return _Subject(path=path, feeds=feeds, title=request.target.ref, part=part.name, prefix=part.prefix, notes=notes)
+    plain, short = _write_plain(path, folder)
+    return _Subject(
+        path=plain,
+        short=short,
+        feeds=feeds,
+        title=request.target.ref,
+        part=part.name,
+        prefix=part.prefix,
+        notes=_notes(request, short),
+        program=made.exported_program,
+    )
 
 
 def _sets_of_part(part: BuiltPart, calibration: str) -> list[Any]:
@@ -340,12 +393,13 @@ def _of_file(request: SensitivityRequest, folder: Path) -> _Subject:
     import onnx
 
     path = Path(request.file)
-    given = unnamed_sets(path, request.calibration, _SETS)
-    notes = () if request.calibration else (wording.MADE_SETS,)
+    plain, short = _write_plain(path, folder)
+    given = unnamed_sets(plain, request.calibration, _SETS)
+    notes = _notes(request, short)
     graph = onnx.load(str(path), load_external_data=False).graph
     if unnamed := sum(not node.name for node in graph.node):
         notes = (*notes, wording.unnamed_nodes(unnamed))
-    return _Subject(path=path, feeds=given, title=path.name, notes=notes)
+    return _Subject(path=plain, short=short, feeds=given, title=path.name, notes=notes)
 
 
 if __name__ == "__main__":

@@ -7,17 +7,20 @@ itself makes is run.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from exportdoctor.core.errors import UsageError
+from exportdoctor.core.errors import TargetError, UsageError
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.sensitivity import Lowering
-from exportdoctor.worker.sensitivity.layers import GraphLayer, find_layers, lowered_values
+from exportdoctor.report.wording import sensitivities as wording
+from exportdoctor.worker.sensitivity.layers import GraphLayer, can_be_lowered, find_layers, lowered_values
 from exportdoctor.worker.sensitivity.quantisers import Feed, LoweredValues, save_model
+from exportdoctor.worker.sensitivity.short_floats import value_kinds
 
 _FLAGS = "exportdoctor_lowered"
 
@@ -58,34 +61,26 @@ def load_graph(path: Path) -> Any:
     return model
 
 
-def float_values(model: Any) -> dict[str, bool]:
-    """Which values of a model are of float32, as far as its shapes can be inferred."""
-    from onnx import TensorProto, shape_inference
-
-    try:
-        inferred = shape_inference.infer_shapes(model)
-    except Exception:  # more than a protobuf message holds
-        inferred = model
-    graph = inferred.graph
-    found = {one.name: one.data_type == TensorProto.FLOAT for one in graph.initializer}
-    for one in (*graph.value_info, *graph.input, *graph.output):
-        found[one.name] = one.type.tensor_type.elem_type == TensorProto.FLOAT
-    return found
-
-
-def switch_layers(model: Any, to: Lowering, values: LoweredValues, folder: Path, *, prefix: str = "") -> SwitchedModel:
-    """The model with a switch for each layer. Raises UsageError where nothing can be lowered."""
+def switch_layers(
+    model: Any,
+    to: Lowering,
+    values: LoweredValues,
+    folder: Path,
+    *,
+    prefix: str = "",
+    program: Any = None,
+    already: Collection[str] = (),
+) -> SwitchedModel:
+    """The model with a switch for each layer; `program` is what it was made of, `already` the nodes that are of this
+    precision. Raises UsageError where nothing can be lowered, TargetError where ONNX Runtime does not load it."""
     import onnxruntime as ort
     from onnx import TensorProto, helper
 
-    floats = float_values(model)
-    layers = find_layers(model.graph, to, floats, prefix=prefix)
+    kinds = value_kinds(model)
+    floats = {name: kind == TensorProto.FLOAT for name, kind in kinds.items()}
+    layers = find_layers(model.graph, to, floats, prefix=prefix, program=program, without=already)
     if not layers:
-        gemm = to == "w4a16" and any(node.op_type == "Gemm" for node in model.graph.node)
-        raise UsageError(
-            f"There is nothing in it that {to} could lower" + (": its products with weights are Gemm" if gemm else ""),
-            hint="ONNX Runtime's quantiser takes MatMul only; --engine torchao lowers linear layers" if gemm else "",
-        )
+        raise _nothing_to_lower(model.graph, to, kinds, already)
     places = {node.name: number for number, layer in enumerate(layers) for node in layer.nodes}
     maker = _SwitchMaker(model=model, to=to, values=values)
     nodes = []
@@ -120,8 +115,36 @@ def switch_layers(model: Any, to: Lowering, values: LoweredValues, folder: Path,
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = max(1, torch.get_num_threads())
-    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    try:
+        session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise TargetError(wording.not_loaded(f"{type(error).__name__}: {first_line(error, 200)}")) from error
     return SwitchedModel(layers=layers, outputs=first, local=shown, session=session)
+
+
+def refuse_other_dtypes(model: Any, to: Lowering, already: Collection[str]) -> None:
+    """Raise UsageError where a model has nothing of this precision to lower: a quantiser may fail over that first."""
+    from onnx import TensorProto
+
+    kinds = value_kinds(model)
+    floats = {name: kind == TensorProto.FLOAT for name, kind in kinds.items()}
+    if not find_layers(model.graph, to, floats, without=already):
+        raise _nothing_to_lower(model.graph, to, kinds, already)
+
+
+def _nothing_to_lower(graph: Any, to: Lowering, kinds: Mapping[str, int], already: Collection[str]) -> UsageError:
+    """What stands in the way, and what to do."""
+    from onnx import TensorProto
+
+    if already:
+        return UsageError(wording.already_lowered(to), hint=wording.ALREADY_LOWERED_HINT)
+    if to == "w4a16" and any(node.op_type == "Gemm" for node in graph.node):
+        return UsageError(wording.GEMM_ALONE, hint=wording.GEMM_ALONE_HINT)
+    constants = {one.name for one in graph.initializer}
+    doubles = {name: kind == TensorProto.DOUBLE for name, kind in kinds.items()}
+    if any(can_be_lowered(node, to, doubles, constants) for node in graph.node):
+        return UsageError(wording.other_dtype("float64"), hint=wording.IN_FLOAT32_HINT)
+    return UsageError(wording.nothing_to_lower(to))
 
 
 def _given_value(node: Any) -> list[str]:
