@@ -630,14 +630,11 @@ def test_what_the_model_catches_of_the_export_alone_is_named_where_numbers_diffe
 
 
 @pytest.mark.long
-def test_what_the_model_catches_of_the_export_alone_is_told_of_a_program_that_agrees(models: Path) -> None:
-    (part,) = scan_file(models, factory="rarely").parts
-    assert part.verdict == "passes"
-    assert part.numbers is not None
+def test_what_the_model_catches_of_the_export_alone_is_found_with_other_values(models: Path) -> None:
+    """Of other values, with which eager reads numbers out of tensors, some show that the program is wrong."""
+    (finding,) = scan_file(models, factory="rarely").findings
     line = MODELS[: MODELS.index("if x.abs().max() > 1e6")].count("\n") + 1
-    (note,) = numbers_notes("default", part.numbers)
-    assert f"at models.py:{line} the export raises what eager does not" in note
-    assert "(GuardOnDataDependentSymNode: Could not guard on data-dependent expression Eq(u0, 1))" in note
+    assert f"at models.py:{line} eager goes another way than the export went" in finding.exception.message
 
 
 @pytest.mark.long

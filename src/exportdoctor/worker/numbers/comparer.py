@@ -37,7 +37,7 @@ from exportdoctor.worker.prove.tied_choices import excuse_ties, is_tied
 from exportdoctor.worker.translate.failed_node import NodeFact
 
 EAGER = "eager"
-_CHOICES = frozenset({"tie", "duplicates", "random"})
+_CHOICES = frozenset({"tie", "duplicates"})
 
 
 @dataclass(kw_only=True)
@@ -136,8 +136,9 @@ class Comparer:
             kind = "" if isinstance(error, UnrunnableStep) else f"{type(error).__name__}: "
             notes.append(wording.walk_ended(f"{kind}{first_line(error)}"))
         if walk is not None and cause is None and walk.outputs_agree and not (row.holds or row.trouble):
-            chosen = any(value.excuse in _CHOICES for value in walk.values) and len(one.calls) == 1
-            if one.title in self.excused or (chosen and not walk.is_unsure):
+            excuses = {value.excuse for value in walk.values}
+            chosen = bool(excuses & _CHOICES) and len(one.calls) == 1 and not walk.is_unsure
+            if one.title in self.excused or "random" in excuses or chosen:
                 self.excused.add(one.title)
                 made = msgspec.structs.replace(made, excused=(*made.excused, one.title))
             elif one.title not in self.differing and not walk.ended:
