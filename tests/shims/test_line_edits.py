@@ -227,6 +227,7 @@ def _outcome(text: str, x: torch.Tensor, y: torch.Tensor) -> str:
     ("kind", "body", "expected"),
     [
         ("data_dependent_value", "return x + int(n - 1) * 2", "return x + (n - 1).item() * 2"),
+        ("data_dependent_value", "h, w = int(x), int(int(n) + 1)", "h, w = x, (int(n) + 1)"),
         ("data_dependent_value", "return x + int(-n) ** 2", "return x + (-n).item() ** 2"),
         ("data_dependent_value", "if flag: y = x[: int(n)]\nreturn y",
          "if flag: length = n.item(); torch._check(length >= 0); torch._check(length <= x.shape[0]); "

@@ -313,9 +313,19 @@ def _keep_symbol(place: LinePlace) -> Iterator[list[Splice]]:
                     )
                     if checks is not None:
                         yield [checks, Splice(*source.span(node), f"{node.value.id}.narrow({axis}, 0, {name})")]
-    for node in _own_nodes(place.statement):
-        if isinstance(node, ast.expr) and (number := _read_number(node)) is not None:
-            yield from ([Splice(*source.span(node), f"{source.operand(number)}{read}")] for read in (".item()", ""))
+    reads = [
+        (source.span(node), source.operand(number))
+        for node in _own_nodes(place.statement)
+        if isinstance(node, ast.expr) and (number := _read_number(node)) is not None
+    ]
+    outer = [one for one in reads if not any(_is_inside(one[0], other[0]) for other in reads)]
+    for several in filter(None, (outer, *([one] for one in reads))):  # several on a line mostly fail alike
+        for read in (".item()", ""):
+            yield [Splice(*span, f"{code}{read}") for span, code in several]
+
+
+def _is_inside(span: tuple[int, int], other: tuple[int, int]) -> bool:
+    return span != other and other[0] <= span[0] and span[1] <= other[1]
 
 
 def _read_number(node: ast.expr) -> ast.expr | None:

@@ -37,7 +37,7 @@ from exportdoctor.worker.prove.tied_choices import excuse_ties, is_tied
 from exportdoctor.worker.translate.failed_node import NodeFact
 
 EAGER = "eager"
-_CHOICES = frozenset({"tie", "duplicates"})
+_CHOICES = frozenset({"duplicates", "random"})
 
 
 @dataclass(kw_only=True)
@@ -137,8 +137,8 @@ class Comparer:
             notes.append(wording.walk_ended(f"{kind}{first_line(error)}"))
         if walk is not None and cause is None and walk.outputs_agree and not (row.holds or row.trouble):
             excuses = {value.excuse for value in walk.values}
-            chosen = bool(excuses & _CHOICES) and len(one.calls) == 1 and not walk.is_unsure
-            if one.title in self.excused or "random" in excuses or chosen:
+            tied = "tie" in excuses and len(one.calls) == 1 and not walk.is_unsure  # of several calls eager was asked
+            if one.title in self.excused or excuses & _CHOICES or tied:
                 self.excused.add(one.title)
                 made = msgspec.structs.replace(made, excused=(*made.excused, one.title))
             elif one.title not in self.differing and not walk.ended:
