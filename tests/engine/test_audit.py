@@ -9,7 +9,7 @@ import pytest
 from exportdoctor.core.run.report import FAILING, Report
 from scanning import scan_file
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 # nothing that a forward does in eager tells these apart, and a text is not searched for a module's id
 _MODEL = """
@@ -107,7 +107,6 @@ def test_an_answer_that_varies_is_not_called_a_fault_of_ours(tmp_path: Path) -> 
     assert any("layers.0 does not answer alike each time" in note for note in report.notes)
 
 
-@pytest.mark.long
 def test_a_hang_is_not_waited_for_again(tmp_path: Path) -> None:
     hanging = (
         (_MODEL % "")

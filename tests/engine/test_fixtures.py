@@ -27,10 +27,9 @@ QUICK = {"if_tensor", "segfault"}
 _LONG = {
     "attribute_mutation", "autograd_state_change", "boolean_mask", "called_twice_different_inputs",
     "child_fails_only_inside_parent", "child_never_called", "constraint_between_inputs", "deepcopy_in_forward",
-    "dict_and_list_of_modules",
-    "equal_class_unequal_answer", "function_without_source", "gradient_in_forward", "hang", "higher_order_op",
-    "inplace_on_view", "kwargs_and_nested_inputs", "long_loop", "memory_eater", "shared_module",
-    "specialised_dynamic_dim", "torchscript_only",
+    "dict_and_list_of_modules", "equal_class_unequal_answer", "function_without_source", "gradient_in_forward", "hang",
+    "higher_order_op", "inplace_on_view", "kwargs_and_nested_inputs", "long_loop", "memory_eater", "shared_module",
+    "specialised_dynamic_dim", "tolist_loop", "torchscript_only", "unbacked_size_comparison", "unregistered_pytree_in",
     "unregistered_between_modules", "unsupported_python_strict", "vmap_over_mask", "wrong_fake_kernel",
 }  # fmt: skip
 """Those in `make long`: that wait, and whose kind of failure or place another one has."""

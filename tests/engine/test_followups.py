@@ -16,7 +16,7 @@ from exportdoctor.report import render
 from exportdoctor.report.wording.findings import culprit_line, dimensions, next_step
 from scanning import events_of, scan_file
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 MODELS = Path(__file__).parents[1] / "support" / "followup_models.py"
@@ -30,7 +30,6 @@ def only(report: Report) -> Finding:
     return finding
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("exporter", ["export", pytest.param("export-strict", marks=pytest.mark.night)])
 @pytest.mark.parametrize(
     ("fixture", "line", "sizes"),
@@ -55,7 +54,6 @@ def test_a_guard_that_fixes_a_size_is_named_before_one_that_bounds_it() -> None:
     assert "with whole numbers" in next_step(finding)
 
 
-@pytest.mark.long
 def test_the_dimension_that_matters_is_told_by_its_name() -> None:
     finding = only(scan_file(MODELS, factory="window"))
     assert dimensions(finding) == "Fails when `sequence` is dynamic; exports when only `batch` is."
@@ -78,7 +76,6 @@ def test_a_failure_of_a_module_by_itself_is_not_behind_itself() -> None:
     assert not any(finding.behind for finding in report.findings)
 
 
-@pytest.mark.long
 def test_dynamo_traces_through_replaced_children() -> None:
     """In strict mode the encoder's `int()` exports, so that nothing fails once the gate is replaced."""
     events = events_of(f"{FIXTURES / 'child_hides_parent.py'}:build", exporter="export-strict")
@@ -86,7 +83,6 @@ def test_dynamo_traces_through_replaced_children() -> None:
     assert [outcome.status for outcome in opaque] == ["passed", "passed"]
 
 
-@pytest.mark.long
 def test_children_that_return_nests_views_and_sizes_are_replaced() -> None:
     report = scan_file(MODELS)
     root = report.parts[0].modules[0]
@@ -102,14 +98,12 @@ def test_a_child_that_writes_into_what_it_is_given_is_kept_and_said() -> None:
     assert "writer: it is given a Store, which it may change" in root.note
 
 
-@pytest.mark.long
 def test_sizes_that_depend_on_data_pass_through_a_replaced_child() -> None:
     report = scan_file(MODELS, factory="chooser")
     assert only(report).module == "rows"
     assert report.parts[0].modules[0].status == "fails_child"
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("fixture", "exporter", "culprit", "leads"),
     [
@@ -129,7 +123,6 @@ def test_the_slice_leads_to_the_culprit(fixture: str, exporter: str, culprit: st
     assert {finding.slice.nodes[index].op for index in finding.slice.targets} <= set(leads)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("fixture", ["nonzero", pytest.param("boolean_mask", marks=pytest.mark.night)])
 @pytest.mark.parametrize("exporter", ["export", "export-strict"])
 def test_the_birth_of_a_size_that_depends_on_data_is_known(fixture: str, exporter: str) -> None:
@@ -138,7 +131,6 @@ def test_the_birth_of_a_size_that_depends_on_data_is_known(fixture: str, exporte
     assert all(birth.frame is not None for birth in born)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("fixture", "culprit"),
     [
@@ -155,7 +147,6 @@ def test_where_there_is_no_slice_it_is_said(fixture: str, culprit: str) -> None:
     assert finding.slice_note
 
 
-@pytest.mark.long
 def test_a_healthy_model_is_only_compared_with_eager() -> None:
     events = events_of(f"{FIXTURES / 'passing.py'}:build")
     probes = [event.probe for event in events if isinstance(event, ProbeFinished)]
@@ -163,7 +154,6 @@ def test_a_healthy_model_is_only_compared_with_eager() -> None:
     assert not any(probe.variant for probe in probes)
 
 
-@pytest.mark.long
 def test_what_passes_at_fixed_sizes_only_says_so_and_why(tmp_path: Path) -> None:
     """Eager refuses every other size, so nothing is known of what is dynamic in the child."""
     path = tmp_path / "table.py"
@@ -195,7 +185,6 @@ def build():
     assert "at fixed sizes" in render(report, "text")
 
 
-@pytest.mark.long
 def test_a_run_that_is_cut_off_once_the_root_has_failed_tells_the_line() -> None:
     events = events_of(f"{FIXTURES}/specialised_dynamic_dim.py:build")
     child = next(place for place, one in enumerate(events) if isinstance(one, ModuleJudged) and one.fqns != ("",))

@@ -28,7 +28,7 @@ from scanning import events_of, scan_file, scan_ref
 from synthetic import captured
 from tiny_configs import FAMILIES, write_config
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 MODELS = """\
 import os
@@ -469,7 +469,6 @@ def scaled(models: Path) -> list[AnyEvent]:
     return events_of(f"{models}:scaled", cure=True)
 
 
-@pytest.mark.long
 def test_a_program_that_answers_a_size_of_one_as_a_larger_one_is_a_finding(models: Path) -> None:
     (finding,) = scan_file(models, factory="looking").findings
     assert finding.exception.message.startswith("It exports, and at a size of one, on inputs of 2 x 1 x 4, 2 x 5 x 4: ")
@@ -478,7 +477,6 @@ def test_a_program_that_answers_a_size_of_one_as_a_larger_one_is_a_finding(model
     assert report.parts[0].verdict == "passes"  # as that says
 
 
-@pytest.mark.long
 def test_a_program_that_answers_a_size_of_zero_as_a_larger_one_is_a_finding(models: Path) -> None:
     """Story: a detector's head without a box. The scan tried a size of one and no size of zero."""
     (finding,) = scan_file(models, factory="pooled").findings
@@ -505,7 +503,6 @@ def test_of_a_size_of_zero_or_one_the_shapes_say_which(title: str, size: str) ->
     assert f"at a size of {size}, on " in numbers_of_pass_differ(row)
 
 
-@pytest.mark.long
 def test_a_wrong_program_is_a_finding_with_the_command_that_looks_further(report: Report, models: Path) -> None:
     (part,), (finding,) = report.parts, report.findings
     assert part.verdict == "fails"
@@ -520,7 +517,6 @@ def test_a_wrong_program_is_a_finding_with_the_command_that_looks_further(report
     ]
 
 
-@pytest.mark.long
 def test_outputs_that_are_nan_throughout_are_neither_right_nor_wrong(models: Path) -> None:
     """NaN equals nothing: such a model was told to draw by chance, and its program to differ from eager."""
     (part,) = scan_file(models, factory="mean_of_none", cure=False).parts
@@ -530,7 +526,6 @@ def test_outputs_that_are_nan_throughout_are_neither_right_nor_wrong(models: Pat
     assert part.numbers.note == wording.export.NAN_OUTPUTS
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("factory", "verdict"), [("silent", "unknown"), ("silent_counter", "agrees")])
 def test_a_forward_without_an_output_is_compared_by_what_it_changes(models: Path, factory: str, verdict: str) -> None:
     (part,) = scan_file(models, factory=factory, cure=False).parts
@@ -540,7 +535,6 @@ def test_a_forward_without_an_output_is_compared_by_what_it_changes(models: Path
     assert (part.numbers.note == wording.export.NO_OUTPUTS) == (verdict == "unknown")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("factory", ["appending_to_list", "appending_to_deque"])
 def test_what_eager_appends_to_an_input_is_missed_in_the_program(models: Path, factory: str) -> None:
     (finding,) = scan_file(models, factory=factory).findings
@@ -549,7 +543,6 @@ def test_what_eager_appends_to_an_input_is_missed_in_the_program(models: Path, f
     )
 
 
-@pytest.mark.long
 def test_a_shim_whose_program_has_nothing_to_be_compared_with_is_not_told_as_no_cure(models: Path) -> None:
     report = scan_file(models, factory="branch_to_nan", cure=True)
     (part,) = report.parts
@@ -559,7 +552,6 @@ def test_a_shim_whose_program_has_nothing_to_be_compared_with_is_not_told_as_no_
     assert tries["branch-as-where"] == wording.shim_tries.NOTHING_TO_COMPARE
 
 
-@pytest.mark.long
 def test_one_of_two_outputs_that_is_nan_leaves_the_other_to_be_compared(models: Path) -> None:
     report = scan_file(models, factory="with_empty_loss")
     (part,) = report.parts
@@ -573,7 +565,6 @@ def test_one_of_two_outputs_that_is_nan_leaves_the_other_to_be_compared(models: 
 DTYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "float16", "float8_e4m3fn", "complex32", "complex64")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("factory", [*(f"of_{name}" for name in DTYPES), "quantized"])
 def test_numbers_of_each_dtype_are_compared(factory: str, models: Path) -> None:
     """Many operators lack uint16, float8 or complex32: drawing and comparing failed, and nothing was known."""
@@ -584,7 +575,6 @@ def test_numbers_of_each_dtype_are_compared(factory: str, models: Path) -> None:
     assert part.numbers.proof.inputs_tried > 1
 
 
-@pytest.mark.long
 def test_a_program_is_held_to_eager_with_gradients_where_it_answers_otherwise_without(models: Path) -> None:
     (part,) = scan_file(models, factory="masked").parts
     assert part.verdict == "passes", part.numbers
@@ -593,7 +583,6 @@ def test_a_program_is_held_to_eager_with_gradients_where_it_answers_otherwise_wi
     assert any("without gradients eager gives other numbers" in note for note in part.numbers.proof.notes)
 
 
-@pytest.mark.long
 def test_a_module_without_parameters_is_held_to_eager_with_gradients_too(models: Path) -> None:
     report = scan_file(models, factory="asking")
     assert (report.parts[0].verdict, report.findings) == ("passes", ())
@@ -601,7 +590,6 @@ def test_a_module_without_parameters_is_held_to_eager_with_gradients_too(models:
     assert any("where gradients are recorded" in note for note in numbers_notes("default", report.parts[0].numbers))
 
 
-@pytest.mark.long
 def test_the_number_that_a_program_has_fixed_is_named_where_a_buffer_differs(models: Path) -> None:
     (finding,) = scan_file(models, factory="ring").findings
     message = finding.exception.message
@@ -609,27 +597,23 @@ def test_the_number_that_a_program_has_fixed_is_named_where_a_buffer_differs(mod
     assert "asked" not in message
 
 
-@pytest.mark.long
 def test_a_mode_that_forward_changes_is_named(models: Path) -> None:
     (finding,) = scan_file(models, factory="flips").findings
     line = MODELS[: MODELS.index("self.training = not")].count("\n") + 1
     assert f"eager keeps state in training (models.py:{line})" in finding.exception.message
 
 
-@pytest.mark.long
 def test_a_number_that_is_not_why_a_program_differs_is_not_named(models: Path) -> None:
     (finding,) = scan_file(models, factory="listed").findings
     assert ": eager keeps state in found, and" in finding.exception.message
 
 
-@pytest.mark.long
 def test_what_the_model_catches_of_the_export_alone_is_named_where_numbers_differ(models: Path) -> None:
     (finding,) = scan_file(models, factory="caught").findings
     line = MODELS[: MODELS.index("return x * 2 if x.sum()")].count("\n") + 1
     assert f"at models.py:{line} the export raises what eager does not" in finding.exception.message
 
 
-@pytest.mark.long
 def test_what_the_model_catches_of_the_export_alone_is_found_with_other_values(models: Path) -> None:
     """Of other values, with which eager reads numbers out of tensors, some show that the program is wrong."""
     (finding,) = scan_file(models, factory="rarely").findings
@@ -637,14 +621,12 @@ def test_what_the_model_catches_of_the_export_alone_is_found_with_other_values(m
     assert f"at models.py:{line} eager goes another way than the export went" in finding.exception.message
 
 
-@pytest.mark.long
 def test_what_eager_catches_too_is_not_told(models: Path) -> None:
     (part,) = scan_file(models, factory="tried").parts
     assert part.numbers is not None
     assert not list(numbers_notes("default", part.numbers))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("form", sorted(FORMS))
 def test_every_form_names_that_command(form: str, scaled: list[AnyEvent]) -> None:
     assert "exportdoctor numbers " in render(fold(scaled).report(), form, Style(width=400))
@@ -656,7 +638,6 @@ def test_where_the_reason_is_known_what_comes_next_is_what_to_write(report: Repo
     assert [command for command, _ in wording.next_commands(stored)] == ["exportdoctor explain F1", "exportdoctor tui"]
 
 
-@pytest.mark.long
 def test_what_comes_next_is_that_command_and_no_script(scaled: list[AnyEvent]) -> None:
     report, events = fold(scaled).report(), scaled
     (finding,) = report.findings
@@ -667,7 +648,6 @@ def test_what_comes_next_is_that_command_and_no_script(scaled: list[AnyEvent]) -
     assert list(finding_blocks(finding, report))
 
 
-@pytest.mark.long
 def test_numbers_are_those_of_the_program_and_not_of_its_trace(models: Path) -> None:
     report = scan_file(models, factory="scaled")
     said, line = report.findings[0].exception.message, MODELS[: MODELS.index("2 if torch.compiler.is_")].count("\n") + 1
@@ -675,7 +655,6 @@ def test_numbers_are_those_of_the_program_and_not_of_its_trace(models: Path) -> 
     assert f"; at models.py:{line} eager goes another way than the export went (torch.compiler.is_exporting())" in said
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("factory", "sets"), [("right", 9), ("never_dropped", 5)])
 def test_a_right_program_says_on_how_many_sets(models: Path, factory: str, sets: int) -> None:
     (part,) = scan_file(models, factory=factory).parts
@@ -684,7 +663,6 @@ def test_a_right_program_says_on_how_many_sets(models: Path, factory: str, sets:
     assert part.modules[0].stages == {"export": "pass", "numbers": "pass"}
 
 
-@pytest.mark.long
 def test_a_set_for_which_eager_does_not_repeat_itself_is_left_out_and_named(models: Path) -> None:
     report = scan_file(models, factory="marked")
     (part,) = report.parts
@@ -696,7 +674,6 @@ def test_a_set_for_which_eager_does_not_repeat_itself_is_left_out_and_named(mode
     ]
 
 
-@pytest.mark.long
 def test_a_program_with_a_constant_that_has_no_values_is_told_so_with_the_line(models: Path) -> None:
     (finding,) = scan_file(models, factory="derived").findings
     line = 1 + next(at for at, text in enumerate(models.read_text().splitlines()) if "torch.func.grad" in text)
@@ -717,7 +694,6 @@ def test_a_buffer_that_forward_resizes_is_as_it_was_before_each_run(models: Path
     assert part.verdict == "fails"
 
 
-@pytest.mark.long
 def test_a_program_that_has_no_file_has_no_command_that_writes_it(models: Path) -> None:
     report = scan_file(models, factory="unwritable")
     (part,) = report.parts
@@ -726,7 +702,6 @@ def test_a_program_that_has_no_file_has_no_command_that_writes_it(models: Path) 
     assert not any(command.startswith("exportdoctor export") for command, _ in wording.next_commands(report))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("factory", "reason"),
     [
@@ -750,14 +725,12 @@ def without_values(tmp_path_factory: pytest.TempPathFactory) -> PartRecord:
     return part
 
 
-@pytest.mark.long
 def test_a_part_without_values_is_compared_on_its_small_model(without_values: PartRecord) -> None:
     assert without_values.verdict == "passes"
     assert "eager's numbers on a small model with random weights (max |Δ| " in wording.verdict(without_values, 0)
     assert without_values.modules[0].stages == {"export": "pass"}
 
 
-@pytest.mark.long
 def test_wrong_numbers_of_the_small_model_are_told_and_leave_the_verdict(without_values: PartRecord) -> None:
     diagnosis = PartDiagnosis(captured({"": "Net"}).captured, ScanOptions(), {})
     steps = numbers_steps_of_small_model(diagnosis, Probe(part="default~small", fqn="", call=0, exporter="export"))
@@ -836,7 +809,6 @@ def test_limits_far_from_the_example_are_told_and_each_reason_of_a_refusal(tmp_p
     assert "Guard failed: x.size()[0] % 5 != 0" in note
 
 
-@pytest.mark.long
 @pytest.mark.slow
 def test_inputs_of_other_sizes_are_not_dropped_unsaid_where_no_dynamic_shapes_are_given(tmp_path: Path) -> None:
     file = tmp_path / "bounded.py"

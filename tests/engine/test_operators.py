@@ -13,7 +13,7 @@ from exportdoctor.report.explanation_page import finding_blocks
 from exportdoctor.report.wording import next_step, why
 from scanning import scan_file
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 MODEL = """
 import torch
@@ -74,7 +74,6 @@ def _told(finding: Finding, report: object) -> str:
     return "\n".join(text for _, text in finding_blocks(finding, report))  # type: ignore[arg-type]
 
 
-@pytest.mark.long
 def test_an_operator_of_torch_that_takes_static_sizes_lacks_dynamic_ones_alone(path: Path) -> None:
     report = scan_file(path)
     (finding,) = report.findings
@@ -89,7 +88,6 @@ def test_an_operator_of_torch_that_takes_static_sizes_lacks_dynamic_ones_alone(p
     assert "custom" not in told
 
 
-@pytest.mark.long
 def test_an_operator_of_torch_that_takes_no_sizes_at_all_is_not_for_the_user_to_register(path: Path) -> None:
     (finding,) = scan_file(path).findings
     static = msgspec.structs.replace(finding, dimensions=(), dimensions_passing=None)
@@ -97,7 +95,6 @@ def test_an_operator_of_torch_that_takes_no_sizes_at_all_is_not_for_the_user_to_
     assert next_step(static) == "Compute the same with operators of torch that torch.export takes."
 
 
-@pytest.mark.long
 def test_a_wrong_fake_result_of_torchs_operator_is_told_where_a_later_line_fails(path: Path) -> None:
     report = scan_file(path, factory="unique")
     (finding,) = report.findings

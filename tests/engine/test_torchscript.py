@@ -11,7 +11,7 @@ from exportdoctor.report.canvas import Style
 from exportdoctor.report.explanation_page import as_text, finding_blocks
 from scanning import scan_file
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 MODELS = """import torch
 from torch import nn

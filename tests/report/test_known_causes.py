@@ -292,6 +292,7 @@ def looking():
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("factory", ["build", "named"])
 def test_an_example_of_size_one_is_what_to_change(factory: str, tmp_path: Path) -> None:
@@ -383,6 +384,7 @@ def test_no_guard_is_blamed_for_an_example_of_size_one(tmp_path: Path) -> None:
     assert next_step(finding).startswith("Give an example of size 2 or more in that dimension")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_flag_of_sizes_is_advised_with_the_sizes_that_torch_does_not_refuse(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(ONE)

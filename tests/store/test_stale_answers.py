@@ -457,6 +457,7 @@ def test_weights_that_the_target_is_the_first_to_load_are_seen_to_change(home: P
     assert told == [0, 1]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_module_that_a_library_writes_for_one_process_keeps_no_run_from_being_resumed(home: Path) -> None:
     """Story: torch_geometric writes the code of each of its layers to a new temporary file with dots in its name, and
@@ -669,6 +670,7 @@ def _logged(path: Path, logs: Path) -> tuple[bool, Path]:
     return all(event.cached for event in events if isinstance(event, ev.ProbeFinished)), Path(finding.log)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_log_of_a_failure_lies_in_the_run_that_tells_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where an earlier run was deleted, later ones named a log that was gone."""

@@ -307,6 +307,7 @@ def test_values_without_a_place_are_left_out_of_the_class_that_the_configuration
     assert torch.equal(found.model.state_dict()[name], whole.model.state_dict()[name])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "what", "told"),
